@@ -82,16 +82,42 @@ Kind SharedBottom() {
             return [=](const ExecContext& ctx) { return MmoeModel::Create(options, ctx); };
           }};
 }
+Kind Pnn(PnnProducts products) {
+  return {.name = products == PnnProducts::kInner   ? "pnn_inner"
+                  : products == PnnProducts::kOuter ? "pnn_outer"
+                                                    : "pnn_both",
+          .table_columns = 8,
+          .num_tasks = 1,
+          .with = [=](int32_t num_dense, float dropout) -> CreateModel {
+            const PnnOptions options = {SmallOptions(num_dense, dropout), products};
+            return [=](const ExecContext& ctx) { return PnnModel::Create(options, ctx); };
+          }};
+}
+Kind XDeepFm() {
+  return {.name = "xdeepfm",
+          .table_columns = XDeepFmOptions::TableColumns(8),
+          .num_tasks = 1,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            const XDeepFmOptions options = {SmallOptions(num_dense, dropout), {5, 7, 3}};
+            return [=](const ExecContext& ctx) { return XDeepFmModel::Create(options, ctx); };
+          }};
+}
 std::vector<Kind> AllKinds() {
-  return {Dlrm(DlrmInteraction::kDot), Dlrm(DlrmInteraction::kCat),
+  return {Dlrm(DlrmInteraction::kDot),
+          Dlrm(DlrmInteraction::kCat),
           Wide<DeepFmModel, DeepFmOptions>("deepfm"),
-          Wide<WideDeepModel, WideDeepOptions>("wide_deep"), SharedBottom()};
+          Wide<WideDeepModel, WideDeepOptions>("wide_deep"),
+          SharedBottom(),
+          Pnn(PnnProducts::kInner),
+          Pnn(PnnProducts::kOuter),
+          Pnn(PnnProducts::kBoth),
+          XDeepFm()};
 }
 
 // Of the weights and the bias that begin as zeros, which would hide mistakes.
 void RandomizeWidePart(const GraphModel& model, std::span<float> parameters) {
   RandomStream random(5, RandomPurpose::kTest);
-  for (const char* const name : {"linear", "bias"}) {
+  for (const char* const name : {"linear", "bias", "cin_logit"}) {
     const GraphModel::Part part = model.FindPart(name);
     if (part.layer == nullptr) continue;
     for (int64_t i = 0; i < part.layer->num_parameters(); ++i) {
@@ -324,8 +350,6 @@ TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
   };
   refused(DcnModel::Create({options}, ctx),
           "--device=cuda: this dcn works on the cpu only; use --device=cpu (its part \"cross\"");
-  refused(PnnModel::Create({options}, ctx), "its part \"inner\"");
-  refused(XDeepFmModel::Create({options, {4}}, ctx), "its part \"cin\"");
   refused(MmoeModel::Create({options, 1, 2, {24}}, ctx), "its part \"mixture0\"");
   options.batch_norm = true;
   refused(DeepFmModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");

@@ -2,6 +2,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "base/device_stream.h"
 #include "base/thread_pool.h"
@@ -10,7 +11,9 @@
 #include "models/train/trainer.h"
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/layers/graph_model.h"
+#include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"
+#include "models/zoo/xdeepfm_model.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -31,12 +34,13 @@ struct Kind {
   int32_t table_columns;
   MakeModel make;
 };
-template <typename Model, typename Options>
-Kind KindOf(const std::string& name) {
-  return {name, static_cast<int32_t>(Options::TableColumns(kDim)),
-          [](const ModelOptions& options,
-             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-            return Model::Create(Options{options}, ctx);
+// more: what the options of the model have beside those of all models.
+template <typename Model, typename Options, typename... More>
+Kind KindOf(const std::string& name, int64_t table_columns, const More&... more) {
+  return {name, static_cast<int32_t>(table_columns),
+          [=](const ModelOptions& options,
+              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return Model::Create(Options{options, more...}, ctx);
           }};
 }
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -114,10 +118,15 @@ TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedR
   EXPECT_EQ(resumed.train_logloss, gpu.train_logloss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
-                         testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
-                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep")),
-                         [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Models, TrainerCudaTest,
+    testing::Values(
+        KindOf<DeepFmModel, DeepFmOptions>("deepfm", DeepFmOptions::TableColumns(kDim)),
+        KindOf<WideDeepModel, WideDeepOptions>("wide_deep", WideDeepOptions::TableColumns(kDim)),
+        KindOf<PnnModel, PnnOptions>("pnn", kDim, PnnProducts::kBoth),
+        KindOf<XDeepFmModel, XDeepFmOptions>("xdeepfm", XDeepFmOptions::TableColumns(kDim),
+                                             std::vector<int32_t>{4, 3})),
+    [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hotrow

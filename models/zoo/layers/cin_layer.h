@@ -27,7 +27,7 @@ namespace hotrow {
 // The products of layer k are a matrix of B D rows and H_{k-1} F columns, which is kept for the way
 // back, and W_k a map of it: a linear Mlp; the rest is ops/cin_products.h. Memory grows with B D F
 // (F + H_1 + ...). It works on the CPU or a GPU. The maps multiply in fp32 on both, whatever the
-// precision of the model's other products: errors would be multiplied with each layer.
+// precision of the model's other products, since what one layer rounds is a factor in the next.
 //
 // Parameters: W_k row-major [H_k, H_{k-1} F] and b_k of each layer, as ops/mlp.h lays them out and
 // draws them.
