@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 }
 
 // A warp a row, whose products it writes from the first to the last. The factors stay in the L1.
-__global__ void __launch_bounds__(kThreadsPerBlock) ProductsKernel(CinProductsArgs args) {
+__global__ void __launch_bounds__(kThreadsPerBlock) CinProductsKernel(CinProductsArgs args) {
   const int lane = GroupLane();
   const int columns = args.x0_columns;
   const int64_t products = int64_t{args.x_columns} * columns;
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock) ProductsKernel(CinProductsAr
 // A warp a row. The gradients of products go by in tiles of 32 numbers of x and 32 of x0: lane l
 // adds what a tile gives to number l of x0 while it loads it, and then, across, what it gives to
 // number l of x. Each is read once.
-__global__ void __launch_bounds__(kThreadsPerBlock) ProductsGradKernel(CinProductsGradArgs args) {
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    CinProductsGradKernel(CinProductsGradArgs args) {
   __shared__ Tile tiles[kBlockWarps];
   __shared__ float x_parts[kBlockWarps][kTile];
   __shared__ float x0_parts[kBlockWarps][kTile];
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) ProductsGradKernel(CinProduc
 // gradients [n, n]. Those of the row come in the midst of those of the column, so they are summed
 // first, by a lane for each row of a tile. Up to 32 numbers are one tile; more are read twice, the
 // second time out of the caches mostly.
-__global__ void __launch_bounds__(kThreadsPerBlock) SquaresGradKernel(CinProductsGradArgs args) {
+__global__ void __launch_bounds__(kThreadsPerBlock) CinSquaresGradKernel(CinProductsGradArgs args) {
   __shared__ Tile tiles[kBlockWarps];
   __shared__ float x_parts[kBlockWarps][kTile];
   const int lane = GroupLane();
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) SquaresGradKernel(CinProduct
 }
 
 // A thread a column of a sample.
-__global__ void __launch_bounds__(kThreadsPerBlock) SumKernel(CinSumArgs args) {
+__global__ void __launch_bounds__(kThreadsPerBlock) CinSumKernel(CinSumArgs args) {
   const int64_t n = args.batch_size * args.columns;
   for (int64_t i = GridThread(); i < n; i += GridThreads()) {
     const int64_t b = i / args.columns;
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) SumKernel(CinSumArgs args) {
   }
 }
 
-__global__ void __launch_bounds__(kThreadsPerBlock) SumGradKernel(CinSumGradArgs args) {
+__global__ void __launch_bounds__(kThreadsPerBlock) CinSumGradKernel(CinSumGradArgs args) {
   const int64_t n = args.batch_size * args.columns;
   for (int64_t i = GridThread(); i < n; i += GridThreads()) {
     const int64_t b = i / args.columns;
@@ -246,25 +247,25 @@ absl::Status TransposeFieldsCuda(CudaStream stream, const TransposeFieldsArgs& a
 }
 
 absl::Status CinProductsCuda(CudaStream stream, const CinProductsArgs& args) {
-  ProductsKernel<<<GridBlocks(args.num_rows, kBlockWarps), kThreadsPerBlock, 0, stream>>>(args);
+  CinProductsKernel<<<GridBlocks(args.num_rows, kBlockWarps), kThreadsPerBlock, 0, stream>>>(args);
   return LastLaunch("CinProducts");
 }
 
 absl::Status CinProductsGradCuda(CudaStream stream, const CinProductsGradArgs& args) {
-  const auto kernel = args.x_gradient == nullptr ? SquaresGradKernel : ProductsGradKernel;
+  const auto kernel = args.x_gradient == nullptr ? CinSquaresGradKernel : CinProductsGradKernel;
   kernel<<<GridBlocks(args.forward.num_rows, kBlockWarps), kThreadsPerBlock, 0, stream>>>(args);
   return LastLaunch("CinProductsGrad");
 }
 
 absl::Status CinSumCuda(CudaStream stream, const CinSumArgs& args) {
-  SumKernel<<<GridBlocks(args.batch_size * args.columns, kThreadsPerBlock), kThreadsPerBlock, 0,
-              stream>>>(args);
+  CinSumKernel<<<GridBlocks(args.batch_size * args.columns, kThreadsPerBlock), kThreadsPerBlock, 0,
+                 stream>>>(args);
   return LastLaunch("CinSum");
 }
 
 absl::Status CinSumGradCuda(CudaStream stream, const CinSumGradArgs& args) {
-  SumGradKernel<<<GridBlocks(args.batch_size * args.columns, kThreadsPerBlock), kThreadsPerBlock, 0,
-                  stream>>>(args);
+  CinSumGradKernel<<<GridBlocks(args.batch_size * args.columns, kThreadsPerBlock), kThreadsPerBlock,
+                     0, stream>>>(args);
   return LastLaunch("CinSumGrad");
 }
 

@@ -64,16 +64,22 @@ constexpr int kTile = kWarpThreads;
 constexpr int kTileStride = kTile + 1;  // a column of it lies in 32 banks
 constexpr int kTileFloats = kTile * kTileStride;
 
+// The place of the first number of a row of the triangle.
+__device__ inline unsigned TriangleRow(unsigned row) { return row * (row + 1) / 2; }
+
 // Shared memory of a warp: a tile, the sums and their gradients.
 HOTROW_HOST_DEVICE constexpr int GradWarpFloats(int32_t dim) {
   return kTileFloats + 2 * static_cast<int>(RoundUp(dim, kTile));
 }
 
+// Blocks on a processor: their warps have 32 KiB under way, and no register is spilled.
+constexpr int kGradBlocks = 4;
+
 // A warp a sample. Tile (I, J) has g_ij of the rows i of I and the columns j of J. Lane l adds what
 // the tile gives to the gradient of column l of J, i rising, while it loads the rows; then what it
 // gives to that of row l of I, j rising. As tiles go by row, every gradient gets its terms in the
 // order of the number at their other end, which is the CPU's.
-__global__ void __launch_bounds__(kThreadsPerBlock)
+__global__ void __launch_bounds__(kThreadsPerBlock, kGradBlocks)
     OuterProductGradKernel(OuterProductGradArgs args) {
   const OuterProductArgs& forward = args.forward;
   const int dim = forward.dim;
@@ -97,11 +103,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
         const int column = first_column + lane;
         float of_column = gradient[column];
         ThreadMove(
-            rows,
-            [&](int i) {
-              const int row = first_row + i;
-              return dy[row * (row + 1) / 2 + column];
-            },
+            rows, [&](int i) { return dy[TriangleRow(first_row + i) + column]; },
             [&](int i, float g) {
               tile[i * kTileStride + lane] = g;
               of_column += g * sum[first_row + i];
@@ -118,8 +120,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
       ThreadMove(
           rows,
           [&](int i) {
-            const int row = first_row + i;
-            return lane <= i ? dy[row * (row + 1) / 2 + first_row + lane] : 0.0f;
+            return lane <= i ? dy[TriangleRow(first_row + i) + first_row + lane] : 0.0f;
           },
           [&](int i, float g) { tile[i * kTileStride + lane] = g; });
       __syncwarp();

@@ -2,7 +2,6 @@
 #include <memory>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "base/device_stream.h"
 #include "base/thread_pool.h"
@@ -34,13 +33,26 @@ struct Kind {
   int32_t table_columns;
   MakeModel make;
 };
-// more: what the options of the model have beside those of all models.
-template <typename Model, typename Options, typename... More>
-Kind KindOf(const std::string& name, int64_t table_columns, const More&... more) {
-  return {name, static_cast<int32_t>(table_columns),
-          [=](const ModelOptions& options,
-              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-            return Model::Create(Options{options, more...}, ctx);
+template <typename Model, typename Options>
+Kind KindOf(const std::string& name) {
+  return {name, static_cast<int32_t>(Options::TableColumns(kDim)),
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return Model::Create(Options{options}, ctx);
+          }};
+}
+Kind Pnn() {
+  return {"pnn", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return PnnModel::Create({options, PnnProducts::kBoth}, ctx);
+          }};
+}
+Kind XDeepFm() {
+  return {"xdeepfm", static_cast<int32_t>(XDeepFmOptions::TableColumns(kDim)),
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return XDeepFmModel::Create({options, {2, 1}}, ctx);
           }};
 }
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -118,15 +130,11 @@ TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedR
   EXPECT_EQ(resumed.train_logloss, gpu.train_logloss);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, TrainerCudaTest,
-    testing::Values(
-        KindOf<DeepFmModel, DeepFmOptions>("deepfm", DeepFmOptions::TableColumns(kDim)),
-        KindOf<WideDeepModel, WideDeepOptions>("wide_deep", WideDeepOptions::TableColumns(kDim)),
-        KindOf<PnnModel, PnnOptions>("pnn", kDim, PnnProducts::kBoth),
-        KindOf<XDeepFmModel, XDeepFmOptions>("xdeepfm", XDeepFmOptions::TableColumns(kDim),
-                                             std::vector<int32_t>{4, 3})),
-    [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
+                         testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
+                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep"), Pnn(),
+                                         XDeepFm()),
+                         [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hotrow
