@@ -48,10 +48,13 @@ Kind Pnn() {
             return PnnModel::Create({options, PnnProducts::kBoth}, ctx);
           }};
 }
+// Of shorter vectors, for each of their columns is a row of matrices.
 Kind XDeepFm() {
-  return {"xdeepfm", static_cast<int32_t>(XDeepFmOptions::TableColumns(kDim)),
-          [](const ModelOptions& options,
+  constexpr int32_t kColumns = 3;
+  return {"xdeepfm", static_cast<int32_t>(XDeepFmOptions::TableColumns(kColumns)),
+          [](ModelOptions options,
              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            options.embedding_dim = kColumns;
             return XDeepFmModel::Create({options, {2, 1}}, ctx);
           }};
 }
