@@ -41,6 +41,8 @@ struct Inputs {
     dz = test::RandomFloats(random, s.rows() * s.columns * s.num_fields);
     dz_squares = test::RandomFloats(random, s.rows() * s.num_fields * s.num_fields);
     dy = test::RandomFloats(random, s.batch_size * s.sums_stride());
+    // A sum of -0 that begins with 0 is 0.
+    for (size_t i = 0; i < x.size(); i += static_cast<size_t>(s.columns)) x[i] = -0.0f;
   }
   std::vector<float> fields, x, dz, dz_squares, dy;
 };

@@ -35,6 +35,9 @@ struct Inputs {
     RandomStream random(9, RandomPurpose::kTest);
     fields = test::RandomFloats(random, s.batch_size * s.fields_stride());
     dy = test::RandomFloats(random, s.batch_size * s.output_stride());
+    // The sum of fields begins with the first, so -0 stays -0.
+    const auto field = static_cast<size_t>(s.field_stride());
+    for (size_t f = 0; f < fields.size() / field; ++f) fields[f * field] = -0.0f;
   }
   std::vector<float> fields, dy;
 };
