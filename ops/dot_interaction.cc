@@ -46,23 +46,23 @@ absl::Status ValidateInputs(const DotInteractionArgs& args) {
 
 }  // namespace
 
-int64_t DotInteractionOutputSize(int32_t num_sparse, int32_t dim) {
+int64_t DotInteractionOutputSize(int32_t num_sparse, int32_t dim, bool copies_dense) {
   const int64_t vectors = int64_t{num_sparse} + 1;
-  return dim + vectors * (vectors - 1) / 2;
+  return (copies_dense ? dim : 0) + vectors * (vectors - 1) / 2;
 }
 
 absl::Status DotInteractionArgs::Validate() const {
   HOTROW_RETURN_IF_ERROR(ValidateInputs(*this));
   return CheckMatrix(batch_size > 0, "output", output, output_stride,
-                     DotInteractionOutputSize(num_sparse, dim));
+                     DotInteractionOutputSize(num_sparse, dim, copies_dense));
 }
 
 absl::Status DotInteractionGradArgs::Validate() const {
   HOTROW_RETURN_IF_ERROR(ValidateInputs(forward));
   const bool some = forward.batch_size > 0;
-  HOTROW_RETURN_IF_ERROR(CheckMatrix(some, "output_gradient", output_gradient,
-                                     forward.output_stride,
-                                     DotInteractionOutputSize(forward.num_sparse, forward.dim)));
+  HOTROW_RETURN_IF_ERROR(
+      CheckMatrix(some, "output_gradient", output_gradient, forward.output_stride,
+                  DotInteractionOutputSize(forward.num_sparse, forward.dim, forward.copies_dense)));
   HOTROW_RETURN_IF_ERROR(
       CheckMatrix(some, "dense_gradient", dense_gradient, dense_gradient_stride, forward.dim));
   return CheckMatrix(some && forward.num_sparse > 0, "sparse_gradient", sparse_gradient,

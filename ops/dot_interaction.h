@@ -21,11 +21,13 @@ struct DotInteractionArgs {
   int64_t sparse_stride = 0;
   float* output = nullptr;  // [B, DotInteractionOutputSize], row stride output_stride
   int64_t output_stride = 0;
+  // false: output has the products alone, so that it and its gradient are D columns narrower.
+  bool copies_dense = true;
 
   absl::Status Validate() const;
 };
 
-int64_t DotInteractionOutputSize(int32_t num_sparse, int32_t dim);
+int64_t DotInteractionOutputSize(int32_t num_sparse, int32_t dim, bool copies_dense = true);
 
 // The interaction of DLRM (Naumov et al. 2019): all pairwise dot products of a sample's vectors.
 // Here and below outputs must not overlap inputs. The order of sums depends on D and F alone, so

@@ -60,15 +60,14 @@ void DotAll(const float* a, const float* b, int64_t count, Dim dim, float* outpu
   });
 }
 
-// One sample. dense_products is scratch for S floats.
+// The products of one sample. dense_products is scratch for S floats.
 template <typename Dim>
 void InteractSample(const float* dense, const float* sparse, int64_t num_sparse, Dim dim,
-                    float* dense_products, float* output) {
-  std::copy_n(dense, dim, output);
+                    float* dense_products, float* products) {
   // The dense vector lies apart from the others, so its products, the first column of the triangle,
   // are made together.
   DotAll(dense, sparse, num_sparse, dim, dense_products);
-  float* row = output + dim;
+  float* row = products;
   for (int64_t i = 0; i < num_sparse; ++i) {
     row[0] = dense_products[i];
     DotAll(sparse + i * dim, sparse, i, dim, row + 1);
@@ -85,8 +84,11 @@ void InteractChunk(const DotInteractionArgs& args, int64_t begin, int64_t end, D
     if (b + 1 < end && args.num_sparse > 0) {
       PrefetchRow(sparse + args.sparse_stride, args.num_sparse * dim);
     }
-    InteractSample(args.dense + b * args.dense_stride, sparse, args.num_sparse, dim,
-                   dense_products.data(), args.output + b * args.output_stride);
+    const float* const dense = args.dense + b * args.dense_stride;
+    float* const output = args.output + b * args.output_stride;
+    if (args.copies_dense) std::copy_n(dense, dim, output);
+    InteractSample(dense, sparse, args.num_sparse, dim, dense_products.data(),
+                   output + FirstProduct(args));
   }
 }
 
@@ -206,9 +208,9 @@ class GradientWorker {
                               .dim = dim,
                               .vectors = vectors_.data(),
                               .gradients = gradients_.data(),
-                              .pairs = output_gradient + dim};
-    // The first `dim` outputs are the dense vector itself: its gradient starts from theirs.
-    const float* start = output_gradient;
+                              .pairs = output_gradient + FirstProduct(forward)};
+    // Where the first outputs are the dense vector itself, its gradient starts from theirs.
+    const float* start = forward.copies_dense ? output_gradient : nullptr;
     for (int64_t i = 0; i < num_vectors_; i += kBlockRows) {
       WithConstant<kBlockRows>(std::min<int64_t>(kBlockRows, num_vectors_ - i),
                                [&]<int kRows>() { GradientRows<kRows>(s, i, start); });

@@ -20,7 +20,7 @@ __global__ void InteractionKernel(DotInteractionArgs args) {
   for (int64_t sample = blockIdx.x; sample < args.batch_size; sample += gridDim.x) {
     const float* const dense = args.dense + sample * args.dense_stride;
     float* const output = args.output + sample * args.output_stride;
-    for (int64_t d = threadIdx.x; d < args.dim; d += blockDim.x) output[d] = dense[d];
+    for (int64_t d = threadIdx.x; d < FirstProduct(args); d += blockDim.x) output[d] = dense[d];
     PairWalk pair;
     for (int64_t place = group; place < pairs; place += groups) {
       pair.MoveTo(place);
@@ -37,7 +37,7 @@ __global__ void InteractionKernel(DotInteractionArgs args) {
       sum += __shfl_xor_sync(lanes, sum, 2);
       sum += __shfl_xor_sync(lanes, sum, 1);
       sum += __shfl_xor_sync(lanes, sum, 4);
-      if (lane == 0) output[args.dim + place] = sum;
+      if (lane == 0) output[FirstProduct(args) + place] = sum;
     }
   }
 }
@@ -50,12 +50,12 @@ __global__ void InteractionGradKernel(DotInteractionGradArgs args) {
   const int64_t numbers = vectors * forward.dim;
   for (int64_t sample = blockIdx.x; sample < forward.batch_size; sample += gridDim.x) {
     const float* const output_gradient = args.output_gradient + sample * forward.output_stride;
-    const float* const pairs = output_gradient + forward.dim;
+    const float* const pairs = output_gradient + FirstProduct(forward);
     for (int64_t number = threadIdx.x; number < numbers; number += blockDim.x) {
       const int64_t i = number / forward.dim;
       const int64_t d = number % forward.dim;
-      // The first outputs are the dense vector itself: its gradient starts from theirs.
-      float sum = i == 0 ? output_gradient[d] : 0.0f;
+      // Where the first outputs are the dense vector itself, its gradient starts from theirs.
+      float sum = i == 0 && forward.copies_dense ? output_gradient[d] : 0.0f;
       for (int64_t j = 0; j < vectors; ++j) {
         float pair = 0;
         if (j < i) pair = pairs[PairPlace(i, j)];

@@ -16,7 +16,12 @@ absl::Status DotInteractionGradCpu(ThreadPool* pool, const DotInteractionGradArg
 absl::Status DotInteractionCuda(CudaStream stream, const DotInteractionArgs& args);
 absl::Status DotInteractionGradCuda(CudaStream stream, const DotInteractionGradArgs& args);
 
-// The pair (i, j), i > j, is output PairPlace(i, j) behind the dense vector.
+// The column of the first product.
+HOTROW_HOST_DEVICE inline int32_t FirstProduct(const DotInteractionArgs& args) {
+  return args.copies_dense ? args.dim : 0;
+}
+
+// The pair (i, j), i > j, is column PairPlace(i, j) of the products.
 HOTROW_HOST_DEVICE constexpr int64_t PairPlace(int64_t i, int64_t j) { return i * (i - 1) / 2 + j; }
 
 // The pair at each place, for one who walks up the places.

@@ -62,6 +62,23 @@ __device__ inline void GroupMove(int lane, int64_t n, Load&& load, Store&& store
   for (; i < n; i += kLanes) store(i, load(i));
 }
 
+// Calls store(i, load(i)) for i in [0, n) on this thread, in order; kInFlight loads are under way
+// before the first of them is stored, though the compiler cannot know that they read other memory.
+template <int kInFlight = 8, typename Load, typename Store>
+__device__ inline void ThreadMove(int n, Load&& load, Store&& store) {
+  for (int i = 0; i < n; i += kInFlight) {
+    decltype(load(i)) values[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (i + k < n) values[k] = load(i + k);
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (i + k < n) store(i + k, values[k]);
+    }
+  }
+}
+
 // Copies bytes by a group of kLanes threads (`lane` in [0, kLanes)), none of which need be in step
 // with the others: 16 bytes a thread where both addresses allow it, else 4, else 1. A null `from`
 // gives zeros. The ranges must not overlap.

@@ -702,7 +702,7 @@ const TrainerSetting kSettings[] = {
     {.name = "device",
      .group = kRunningGroup,
      .help = "where tables and model compute: cpu, or cuda (the first GPU of CUDA_VISIBLE_DEVICES; "
-             "dlrm, deepfm and wide_deep)",
+             "dlrm, deepfm, wide_deep, pnn and xdeepfm)",
      .role = kBits,
      .part = SettingPart::kDevice,
      .older = {.as_now = true},

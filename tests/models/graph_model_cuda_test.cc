@@ -95,6 +95,26 @@ Kind Dcn(const std::string& name, int32_t version, int32_t rank, DcnStructure st
             return [=](const ExecContext& ctx) { return DcnModel::Create(options, ctx); };
           }};
 }
+Kind Pnn(PnnProducts products) {
+  return {.name = products == PnnProducts::kInner   ? "pnn_inner"
+                  : products == PnnProducts::kOuter ? "pnn_outer"
+                                                    : "pnn_both",
+          .table_columns = 8,
+          .num_tasks = 1,
+          .with = [=](int32_t num_dense, float dropout) -> CreateModel {
+            const PnnOptions options = {SmallOptions(num_dense, dropout), products};
+            return [=](const ExecContext& ctx) { return PnnModel::Create(options, ctx); };
+          }};
+}
+Kind XDeepFm() {
+  return {.name = "xdeepfm",
+          .table_columns = XDeepFmOptions::TableColumns(8),
+          .num_tasks = 1,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            const XDeepFmOptions options = {SmallOptions(num_dense, dropout), {5, 7, 3}};
+            return [=](const ExecContext& ctx) { return XDeepFmModel::Create(options, ctx); };
+          }};
+}
 std::vector<Kind> AllKinds() {
   return {Dlrm(DlrmInteraction::kDot),
           Dlrm(DlrmInteraction::kCat),
@@ -103,13 +123,17 @@ std::vector<Kind> AllKinds() {
           SharedBottom(),
           Dcn("dcn", 2, 0, DcnStructure::kStacked),
           Dcn("dcn_rank", 2, 5, DcnStructure::kParallel),
-          Dcn("dcn_vector", 1, 0, DcnStructure::kParallel)};
+          Dcn("dcn_vector", 1, 0, DcnStructure::kParallel),
+          Pnn(PnnProducts::kInner),
+          Pnn(PnnProducts::kOuter),
+          Pnn(PnnProducts::kBoth),
+          XDeepFm()};
 }
 
 // Of the weights and the bias that begin as zeros, which would hide mistakes.
 void RandomizeWidePart(const GraphModel& model, std::span<float> parameters) {
   RandomStream random(5, RandomPurpose::kTest);
-  for (const char* const name : {"linear", "bias"}) {
+  for (const char* const name : {"linear", "bias", "cin_logit"}) {
     const GraphModel::Part part = model.FindPart(name);
     if (part.layer == nullptr) continue;
     for (int64_t i = 0; i < part.layer->num_parameters(); ++i) {
@@ -340,10 +364,9 @@ TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
     EXPECT_THAT(model.status(),
                 test::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(message)));
   };
-  refused(PnnModel::Create({options}, ctx),
-          "--device=cuda: this pnn works on the cpu only; use --device=cpu (its part \"inner\"");
-  refused(XDeepFmModel::Create({options, {4}}, ctx), "its part \"cin\"");
-  refused(MmoeModel::Create({options, 1, 2, {24}}, ctx), "its part \"mixture0\"");
+  refused(
+      MmoeModel::Create({options, 1, 2, {24}}, ctx),
+      "--device=cuda: this mmoe works on the cpu only; use --device=cpu (its part \"mixture0\"");
   options.batch_norm = true;
   refused(DeepFmModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
   refused(WideDeepModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");

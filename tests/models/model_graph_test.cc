@@ -268,12 +268,25 @@ TEST(ModelGraphTest, NamesWhatDoesNotFit) {
       AllOf(HasSubstr("small, dot"), HasSubstr("vector of 3 columns")));
 }
 
+// Its traits do not say that it works on a GPU.
+class HostLayer : public Layer {
+ public:
+  TensorShape output() const override { return {1, 1}; }
+  LayerTraits traits() const override { return {}; }
+  absl::Status Forward(const ExecContext&, const LayerForward&) override {
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInputs(const ExecContext&, const LayerBackward&) override {
+    return absl::OkStatus();
+  }
+};
+
 TEST(ModelGraphTest, APartThatKnowsNoGpuIsRefusedThere) {
   ModelGraph g(SmallOptions(), {.device = Device::kCuda});
-  g.AddLogit(AddInnerProducts(g, "inner", g.Embeddings()));
+  g.AddLogit(g.AddLayer("host", std::make_unique<HostLayer>(), {g.Embeddings()}));
   EXPECT_THAT(g.Build().status().message(),
               HasSubstr("--device=cuda: this small works on the cpu only; use --device=cpu (its "
-                        "part \"inner\" knows no other)"));
+                        "part \"host\" knows no other)"));
   ModelGraph normed(SmallOptions(), {.device = Device::kCuda});
   normed.AddLogit(AddMlp(normed, "mlp", normed.Dense(),
                          {.flag = "--sizes", .sizes = {2, 1}, .batch_norm = true}));

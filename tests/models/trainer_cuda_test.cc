@@ -12,7 +12,9 @@
 #include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/layers/graph_model.h"
+#include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"
+#include "models/zoo/xdeepfm_model.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -48,6 +50,23 @@ Kind PlainKindOf(const std::string& name) {
           [](const ModelOptions& options,
              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
             return Model::Create(Options{options}, ctx);
+          }};
+}
+Kind Pnn() {
+  return {"pnn", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return PnnModel::Create({options, PnnProducts::kBoth}, ctx);
+          }};
+}
+// Of shorter vectors, for each of their columns is a row of matrices.
+Kind XDeepFm() {
+  constexpr int32_t kColumns = 3;
+  return {"xdeepfm", static_cast<int32_t>(XDeepFmOptions::TableColumns(kColumns)),
+          [](ModelOptions options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            options.embedding_dim = kColumns;
+            return XDeepFmModel::Create({options, {2, 1}}, ctx);
           }};
 }
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -177,7 +196,8 @@ TEST_P(TrainerFp16CudaTest, LearnsWithAScaledLossThatFindsItsWayDown) {
 INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
                          testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
                                          KindOf<WideDeepModel, WideDeepOptions>("wide_deep"),
-                                         PlainKindOf<DcnModel, DcnOptions>("dcn")),
+                                         PlainKindOf<DcnModel, DcnOptions>("dcn"), Pnn(),
+                                         XDeepFm()),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
 }  // namespace

@@ -1,6 +1,7 @@
 # The kernels against the CPU's loops.
 set(_cuda_sources
     bce_loss_cuda_test.cc
+    cin_products_cuda_test.cc
     columns_cuda_test.cc
     cross_network_cuda_test.cc
     cublaslt_test.cc
@@ -19,6 +20,7 @@ set(_cuda_sources
     mlp_bf16_cuda_test.cc
     mlp_cuda_test.cc
     ordered_sum_cuda_test.cu
+    outer_product_cuda_test.cc
     owner_parts_cuda_test.cu
     padded_dot_cuda_test.cc
     partition_cuda_test.cu

@@ -2,6 +2,7 @@ hotrow_add_test(
   NAME ops_dense_test
   SOURCES bce_loss_test.cc
           bf16_test.cc
+          cin_products_test.cc
           columns_test.cc
           cross_network_test.cc
           dense_optimizer_test.cc
@@ -14,6 +15,7 @@ hotrow_add_test(
           loss_scale_test.cc
           mlp_test.cc
           ordered_sum_test.cc
+          outer_product_test.cc
           padded_dot_test.cc
           vec8_test.cc
   DEPS hotrow::ops)

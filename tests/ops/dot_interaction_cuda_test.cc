@@ -18,6 +18,11 @@ struct Shape {
   int32_t num_sparse;
   int32_t dim;
   int64_t gap = 0;  // unused floats after each row
+  bool copies_dense = true;
+
+  int64_t output_stride() const {
+    return DotInteractionOutputSize(num_sparse, dim, copies_dense) + gap;
+  }
 };
 
 // Forward and backward with these arrays, in the memory of ctx.device.
@@ -31,16 +36,16 @@ struct Arrays {
 };
 void RunPasses(const ExecContext& ctx, const Shape& s, const Arrays& a) {
   const int64_t sparse_columns = int64_t{s.num_sparse} * s.dim;
-  const DotInteractionArgs forward = {
-      .batch_size = s.batch_size,
-      .num_sparse = s.num_sparse,
-      .dim = s.dim,
-      .dense = a.dense,
-      .dense_stride = s.dim + s.gap,
-      .sparse = a.sparse,
-      .sparse_stride = sparse_columns + s.gap,
-      .output = a.output,
-      .output_stride = DotInteractionOutputSize(s.num_sparse, s.dim) + s.gap};
+  const DotInteractionArgs forward = {.batch_size = s.batch_size,
+                                      .num_sparse = s.num_sparse,
+                                      .dim = s.dim,
+                                      .dense = a.dense,
+                                      .dense_stride = s.dim + s.gap,
+                                      .sparse = a.sparse,
+                                      .sparse_stride = sparse_columns + s.gap,
+                                      .output = a.output,
+                                      .output_stride = s.output_stride(),
+                                      .copies_dense = s.copies_dense};
   HOTROW_ASSERT_OK(DotInteraction(ctx, forward));
   HOTROW_ASSERT_OK(DotInteractionGrad(ctx, {.forward = forward,
                                             .output_gradient = a.output_gradient,
@@ -55,7 +60,8 @@ TEST(DotInteractionCudaTest, BothPassesGiveTheBitsOfTheCpuAndLeaveGapsAlone) {
   const test::GpuStream stream;
   for (const Shape& s : {Shape{0, 3, 4}, Shape{1, 0, 1}, Shape{1, 1, 1}, Shape{37, 0, 5, 2},
                          Shape{37, 1, 7, 1}, Shape{5, 2, 8}, Shape{37, 8, 16, 3}, Shape{9, 26, 33},
-                         Shape{3, 70, 13, 1}, Shape{test::ForGpu(2048, 200), 26, 16},
+                         Shape{3, 70, 13, 1}, Shape{37, 1, 7, 1, false}, Shape{9, 8, 16, 0, false},
+                         Shape{test::ForGpu(2048, 200), 26, 16},
                          Shape{test::ForGpu(2048, 200), 26, 128}, Shape{3, 2, 1000}}) {
     SCOPED_TRACE(testing::Message() << s.batch_size << " samples, " << s.num_sparse << " of "
                                     << s.dim << ", gap " << s.gap);
@@ -64,8 +70,7 @@ TEST(DotInteractionCudaTest, BothPassesGiveTheBitsOfTheCpuAndLeaveGapsAlone) {
     const auto columns = int64_t{s.num_sparse} * s.dim;
     const std::vector<float> dense = test::RandomFloats(random, b * (s.dim + s.gap));
     const std::vector<float> sparse = test::RandomFloats(random, b * (columns + s.gap));
-    const std::vector<float> output_gradient =
-        test::RandomFloats(random, b * (DotInteractionOutputSize(s.num_sparse, s.dim) + s.gap));
+    const std::vector<float> output_gradient = test::RandomFloats(random, b * s.output_stride());
     std::vector<float> output(output_gradient.size(), kUnused);
     std::vector<float> dense_gradient(dense.size(), kUnused);
     std::vector<float> sparse_gradient(sparse.size(), kUnused);

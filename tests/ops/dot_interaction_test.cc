@@ -266,7 +266,42 @@ TEST(DotInteractionTest, EqualBitsOnAnyPoolAndGapsStayUntouched) {
   }
 }
 
+TEST(DotInteractionTest, WithoutTheDenseVectorInItTheOutputIsTheProducts) {
+  for (const int32_t num_sparse : {1, 5, 26}) {
+    Problem with({.batch_size = 70, .num_sparse = num_sparse, .dim = 17}, 6);
+    // Gradients of the vector's copy that are zeros change nothing.
+    for (int64_t b = 0; b < 70; ++b) {
+      for (int64_t d = 0; d < 17; ++d) {
+        with.output_gradient[static_cast<size_t>(b * with.output_columns + d)] = 0;
+      }
+    }
+    ASSERT_NO_FATAL_FAILURE(with.Run({}));
+    Problem without = with;
+    DotInteractionArgs forward = without.Forward();
+    forward.copies_dense = false;
+    forward.output_stride = with.output_columns - 16;  // one more than the products
+    HOTROW_ASSERT_OK(DotInteraction({}, forward));
+    std::vector<float> products_gradient(without.output.size());
+    for (int64_t b = 0; b < 70; ++b) {
+      for (int64_t p = 0; p < with.output_columns - 17; ++p) {
+        const auto at = static_cast<size_t>(b * forward.output_stride + p);
+        ASSERT_EQ(without.output[at], with.out(with.output, b, 17 + p)) << b << ", " << p;
+        products_gradient[at] = with.out(with.output_gradient, b, 17 + p);
+      }
+    }
+    DotInteractionGradArgs backward = without.Backward();
+    backward.forward = forward;
+    backward.output_gradient = products_gradient.data();
+    HOTROW_ASSERT_OK(DotInteractionGrad({}, backward));
+    EXPECT_EQ(test::Bits(without.dense_gradient), test::Bits(with.dense_gradient));
+    EXPECT_EQ(test::Bits(without.sparse_gradient), test::Bits(with.sparse_gradient));
+    forward.output_stride = with.output_columns - 18;
+    EXPECT_THAT(DotInteraction({}, forward).message(), HasSubstr("output_stride must be >="));
+  }
+}
+
 TEST(DotInteractionTest, OutputSizeCountsDenseAndPairs) {
+  EXPECT_EQ(DotInteractionOutputSize(26, 16, /*copies_dense=*/false), 351);
   EXPECT_EQ(DotInteractionOutputSize(0, 7), 7);
   EXPECT_EQ(DotInteractionOutputSize(26, 16), 16 + 351);
   // F (F - 1) / 2 passes 2^31 here.

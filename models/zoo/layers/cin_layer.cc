@@ -6,20 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/thread_pool.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
-namespace {
 
-// Samples of one piece of work.
-constexpr int64_t kChunkSamples = 8;
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<CinLayer>> CinLayer::Create(const Options& options) {
+absl::StatusOr<std::unique_ptr<CinLayer>> CinLayer::Create(const Options& options,
+                                                           const ExecContext& ctx) {
   std::unique_ptr<CinLayer> layer(new CinLayer(options));
   int64_t offset = 0;
   int64_t output = 0;
@@ -39,20 +33,22 @@ absl::StatusOr<std::unique_ptr<CinLayer>> CinLayer::Create(const Options& option
     map.sizes = {static_cast<int32_t>(products), size};
     map.first_layer_id = options.first_layer_id + static_cast<int32_t>(layer->levels_.size());
     map.max_batch_size = rows;
-    HOTROW_ASSIGN_OR_RETURN(level.map, Mlp::Create(map));
+    HOTROW_ASSIGN_OR_RETURN(level.map, Mlp::Create(map, ctx));
     offset += level.map->num_parameters();
     output += size;
     rows_before = size;
     layer->levels_.push_back(std::move(level));
   }
-  HOTROW_RETURN_IF_ERROR(layer->Allocate());
+  HOTROW_RETURN_IF_ERROR(layer->Allocate(ctx));
   return layer;
 }
 
-absl::Status CinLayer::Allocate() {
+absl::Status CinLayer::Allocate(const ExecContext& ctx) {
   const int64_t rows = options_.max_batch_size * options_.fields.dim;
-  const auto allocate = [&](int64_t columns, HostBuffer<float>* buffer) -> absl::Status {
-    HOTROW_ASSIGN_OR_RETURN(*buffer, HostBuffer<float>::Create(rows * columns, HugePages::kTry));
+  const auto allocate = [&](int64_t columns, DeviceMemory<float>* buffer) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(
+        *buffer,
+        DeviceMemory<float>::Create(rows * columns, {ctx.device, ctx.stream, HugePages::kTry}));
     return absl::OkStatus();
   };
   int64_t most_products = 0;
@@ -72,7 +68,9 @@ TensorShape CinLayer::output() const {
   return {1, static_cast<int32_t>(levels_.back().first_output + levels_.back().rows)};
 }
 
-LayerTraits CinLayer::traits() const { return {.strided_fields = true, .reports_gradients = true}; }
+LayerTraits CinLayer::traits() const {
+  return {.on_gpu = true, .strided_fields = true, .reports_gradients = true};
+}
 
 int64_t CinLayer::num_parameters() const {
   return levels_.back().offset + levels_.back().map->num_parameters();
@@ -123,51 +121,45 @@ absl::StatusOr<std::string> CinLayer::ToOnnx(const LayerOnnx& onnx) const {
   return graph.Concat(onnx.name + "/output", outputs, 1);
 }
 
+CinProductsArgs CinLayer::ProductsArgs(size_t k, int64_t batch_size) {
+  return {.num_rows = batch_size * options_.fields.dim,
+          .x_columns = static_cast<int32_t>(levels_[k].rows_before),
+          .x0_columns = options_.fields.fields,
+          .x = k == 0 ? inputs_.data() : levels_[k - 1].values.data(),
+          .x0 = inputs_.data(),
+          .products = levels_[k].products.data()};
+}
+
 absl::Status CinLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
-  const int64_t num_fields = options_.fields.fields;
-  const int64_t dim = options_.fields.dim;
-  const int64_t batch = pass.batch_size;
+  const int32_t num_fields = options_.fields.fields;
+  const int32_t dim = options_.fields.dim;
   const TensorView& x = pass.inputs[0];
-  ParallelFor(ctx.pool, batch, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      for (int64_t f = 0; f < num_fields; ++f) {
-        const float* const field = x.data + b * x.row_stride + f * x.field_stride;
-        for (int64_t d = 0; d < dim; ++d) inputs_[(b * dim + d) * num_fields + f] = field[d];
-      }
-    }
-  });
-  const float* before = inputs_.data();
-  for (Level& level : levels_) {
-    const int64_t columns = level.rows_before * num_fields;
-    ParallelFor(ctx.pool, batch, kChunkSamples, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin * dim; r < end * dim; ++r) {
-        const float* const x0 = inputs_.data() + r * num_fields;
-        float* product = level.products.data() + r * columns;
-        for (int64_t i = 0; i < level.rows_before; ++i, product += num_fields) {
-          const float xi = before[r * level.rows_before + i];
-          for (int64_t j = 0; j < num_fields; ++j) product[j] = xi * x0[j];
-        }
-      }
-    });
+  HOTROW_RETURN_IF_ERROR(TransposeFields(ctx, {.batch_size = pass.batch_size,
+                                               .rows = num_fields,
+                                               .columns = dim,
+                                               .from = x.data,
+                                               .from_stride = x.row_stride,
+                                               .from_row_stride = x.field_stride,
+                                               .to = inputs_.data(),
+                                               .to_stride = int64_t{dim} * num_fields,
+                                               .to_row_stride = num_fields}));
+  for (size_t k = 0; k < levels_.size(); ++k) {
+    Level& level = levels_[k];
+    HOTROW_RETURN_IF_ERROR(CinProducts(ctx, ProductsArgs(k, pass.batch_size)));
     HOTROW_RETURN_IF_ERROR(level.map->Forward(ctx, {.parameters = pass.parameters + level.offset,
                                                     .x = level.products.data(),
-                                                    .x_stride = columns,
-                                                    .batch_size = batch * dim,
+                                                    .x_stride = level.rows_before * num_fields,
+                                                    .batch_size = pass.batch_size * dim,
                                                     .y = level.values.data(),
                                                     .y_stride = level.rows,
                                                     .training = pass.training,
                                                     .step = pass.step}));
-    ParallelFor(ctx.pool, batch, kChunkSamples, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        float* const y = pass.output.data + b * pass.output.row_stride + level.first_output;
-        std::fill_n(y, level.rows, 0.0f);
-        for (int64_t d = 0; d < dim; ++d) {
-          const float* const values = level.values.data() + (b * dim + d) * level.rows;
-          for (int64_t h = 0; h < level.rows; ++h) y[h] += values[h];
-        }
-      }
-    });
-    before = level.values.data();
+    HOTROW_RETURN_IF_ERROR(CinSum(ctx, {.batch_size = pass.batch_size,
+                                        .rows = dim,
+                                        .columns = static_cast<int32_t>(level.rows),
+                                        .values = level.values.data(),
+                                        .output = pass.output.data + level.first_output,
+                                        .output_stride = pass.output.row_stride}));
   }
   return absl::OkStatus();
 }
@@ -187,69 +179,39 @@ Mlp::BackwardArgs CinLayer::ArgsOf(Level& level, const LayerBackward& pass) {
   return args;
 }
 
-// The output is a sum over d: each of the D rows of a sample has its gradient.
-void CinLayer::SpreadGradient(const ExecContext& ctx, const Level& level, const LayerBackward& pass,
-                              bool add, float* gradients) const {
-  const int64_t dim = options_.fields.dim;
-  const TensorView& dy = pass.output_gradient;
-  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin * dim; r < end * dim; ++r) {
-      const float* const from = dy.data + r / dim * dy.row_stride + level.first_output;
-      float* const to = gradients + r * level.rows;
-      for (int64_t h = 0; h < level.rows; ++h) to[h] = add ? to[h] + from[h] : from[h];
-    }
-  });
-}
-
-void CinLayer::MultiplyBack(const ExecContext& ctx, size_t k, int64_t rows) {
-  Level& level = levels_[k];
-  const int64_t num_fields = options_.fields.fields;
-  const float* const before = k == 0 ? inputs_.data() : levels_[k - 1].values.data();
-  const bool is_last = k + 1 == levels_.size();  // the first one on the way back
-  ParallelFor(ctx.pool, rows, kChunkSamples * options_.fields.dim, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const x0 = inputs_.data() + r * num_fields;
-      float* const dx0 = inputs_gradient_.data() + r * num_fields;
-      const float* dz = product_gradients_.data() + r * level.rows_before * num_fields;
-      if (is_last) std::fill_n(dx0, num_fields, 0.0f);
-      for (int64_t i = 0; i < level.rows_before; ++i, dz += num_fields) {
-        const float xi = before[r * level.rows_before + i];
-        float sum = 0;
-        for (int64_t j = 0; j < num_fields; ++j) sum += dz[j] * x0[j];
-        for (int64_t j = 0; j < num_fields; ++j) dx0[j] += dz[j] * xi;
-        if (k == 0) {
-          dx0[i] += sum;
-        } else {
-          levels_[k - 1].gradients[r * level.rows_before + i] = sum;
-        }
-      }
-    }
-  });
-}
-
 absl::Status CinLayer::BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) {
-  const int64_t num_fields = options_.fields.fields;
-  const int64_t dim = options_.fields.dim;
+  const int32_t num_fields = options_.fields.fields;
+  const int32_t dim = options_.fields.dim;
+  const TensorView& dy = pass.output_gradient;
   for (size_t k = levels_.size(); k-- > 0;) {
     Level& level = levels_[k];
-    const bool is_last = k + 1 == levels_.size();
-    SpreadGradient(ctx, level, pass, /*add=*/!is_last, level.gradients.data());
+    const bool is_first = k + 1 == levels_.size();  // on the way back
+    HOTROW_RETURN_IF_ERROR(CinSumGrad(ctx, {.batch_size = pass.batch_size,
+                                            .rows = dim,
+                                            .columns = static_cast<int32_t>(level.rows),
+                                            .output_gradient = dy.data + level.first_output,
+                                            .output_gradient_stride = dy.row_stride,
+                                            .values_gradient = level.gradients.data(),
+                                            .add = !is_first}));
     HOTROW_RETURN_IF_ERROR(level.map->BackwardInput(ctx, ArgsOf(level, pass)));
-    MultiplyBack(ctx, k, pass.batch_size * dim);
+    HOTROW_RETURN_IF_ERROR(
+        CinProductsGrad(ctx, {.forward = ProductsArgs(k, pass.batch_size),
+                              .products_gradient = product_gradients_.data(),
+                              .x_gradient = k == 0 ? nullptr : levels_[k - 1].gradients.data(),
+                              .x0_gradient = inputs_gradient_.data(),
+                              .add_to_x0_gradient = !is_first}));
   }
   const TensorView& dx = pass.input_gradients[0];
   if (dx.data == nullptr) return absl::OkStatus();
-  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      for (int64_t f = 0; f < num_fields; ++f) {
-        float* const field = dx.data + b * dx.row_stride + f * dx.field_stride;
-        for (int64_t d = 0; d < dim; ++d) {
-          field[d] = inputs_gradient_[(b * dim + d) * num_fields + f];
-        }
-      }
-    }
-  });
-  return absl::OkStatus();
+  return TransposeFields(ctx, {.batch_size = pass.batch_size,
+                               .rows = dim,
+                               .columns = num_fields,
+                               .from = inputs_gradient_.data(),
+                               .from_stride = int64_t{dim} * num_fields,
+                               .from_row_stride = num_fields,
+                               .to = dx.data,
+                               .to_stride = dx.row_stride,
+                               .to_row_stride = dx.field_stride});
 }
 
 absl::Status CinLayer::BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) {
@@ -270,7 +232,7 @@ GraphValue AddCin(ModelGraph& graph, std::string_view name, GraphValue fields,
       .sizes = sizes,
       .first_layer_id = graph.TakeLayerIds(static_cast<int32_t>(sizes.size())),
       .max_batch_size = graph.options().max_batch_size};
-  return graph.AddLayer(name, CinLayer::Create(options), {fields});
+  return graph.AddLayer(name, CinLayer::Create(options, graph.ctx()), {fields});
 }
 
 }  // namespace hotrow

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "ops/cin_products.h"
 #include "ops/mlp.h"
 
 namespace hotrow {
@@ -23,7 +25,9 @@ namespace hotrow {
 // The output is the sum over d of every row of every X_k, k > 0: [B, H_1 + ... + H_L].
 //
 // The products of layer k are a matrix of B D rows and H_{k-1} F columns, which is kept for the way
-// back, and W_k a map of it: a linear Mlp. Memory grows with B D F (F + H_1 + ...). CPU only.
+// back, and W_k a map of it: a linear Mlp; the rest is ops/cin_products.h. Memory grows with B D F
+// (F + H_1 + ...). It works on the CPU or a GPU. The maps multiply in fp32 on both, whatever the
+// precision of the model's other products, since what one layer rounds is a factor in the next.
 //
 // Parameters: W_k row-major [H_k, H_{k-1} F] and b_k of each layer, as ops/mlp.h lays them out and
 // draws them.
@@ -35,7 +39,9 @@ class CinLayer : public Layer {
     int32_t first_layer_id = 0;  // MlpOptions
     int64_t max_batch_size = 0;
   };
-  static absl::StatusOr<std::unique_ptr<CinLayer>> Create(const Options& options);
+  // ctx says where it works; see Mlp::Create.
+  static absl::StatusOr<std::unique_ptr<CinLayer>> Create(const Options& options,
+                                                          const ExecContext& ctx);
 
   // Where W_k (k from 0) and b_k lie in its part.
   int64_t weight_offset(int32_t layer) const { return levels_[Index(layer)].offset; }
@@ -57,29 +63,27 @@ class CinLayer : public Layer {
   // Of X_k: rows (b, d), columns h.
   struct Level {
     std::unique_ptr<Mlp> map;
-    int64_t offset = 0;           // of its parameters
-    int64_t rows = 0;             // H_k
-    int64_t rows_before = 0;      // H_{k-1}
-    int64_t first_output = 0;     // column
-    HostBuffer<float> products;   // [B D, H_{k-1} F]
-    HostBuffer<float> values;     // [B D, H_k]
-    HostBuffer<float> gradients;  // the same
+    int64_t offset = 0;             // of its parameters
+    int64_t rows = 0;               // H_k
+    int64_t rows_before = 0;        // H_{k-1}
+    int64_t first_output = 0;       // column
+    DeviceMemory<float> products;   // [B D, H_{k-1} F]
+    DeviceMemory<float> values;     // [B D, H_k]
+    DeviceMemory<float> gradients;  // the same
   };
 
   explicit CinLayer(const Options& options) : options_(options) {}
   static size_t Index(int32_t layer) { return static_cast<size_t>(layer); }
-  absl::Status Allocate();
+  absl::Status Allocate(const ExecContext& ctx);
+  // X_{k-1} and X_0, and where the products of level k go.
+  CinProductsArgs ProductsArgs(size_t k, int64_t batch_size);
   Mlp::BackwardArgs ArgsOf(Level& level, const LayerBackward& pass);
-  void SpreadGradient(const ExecContext& ctx, const Level& level, const LayerBackward& pass,
-                      bool add, float* gradients) const;
-  // From product_gradients_, of the products of level k: to those of X_{k-1} and X_0.
-  void MultiplyBack(const ExecContext& ctx, size_t k, int64_t rows);
 
   const Options options_;
   std::vector<Level> levels_;
-  HostBuffer<float> inputs_;             // X_0: [B D, F]
-  HostBuffer<float> inputs_gradient_;    // the same
-  HostBuffer<float> product_gradients_;  // of one level
+  DeviceMemory<float> inputs_;             // X_0: [B D, F]
+  DeviceMemory<float> inputs_gradient_;    // the same
+  DeviceMemory<float> product_gradients_;  // of one level
 };
 
 // fields [B, F D] -> [B, sum of the sizes]. flag: that gives the sizes, for errors.

@@ -1,25 +1,17 @@
 #include "models/zoo/layers/interaction_layers.h"
 
-#include <algorithm>
 #include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/buffer.h"
-#include "base/math.h"
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
 #include "models/onnx/onnx_graph.h"
 #include "ops/dot_interaction.h"
 #include "ops/fm_interaction.h"
+#include "ops/outer_product.h"
 
 namespace hotrow {
 namespace {
-
-// A row is a microsecond or less of work.
-constexpr int64_t kChunkRows = 64;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -27,8 +19,8 @@ absl::string_view Absl(std::string_view text) { return {text.data(), text.size()
 int32_t Half(int64_t a, int64_t b) { return static_cast<int32_t>(a * b / 2); }
 
 // The op over fields whose first one, where no other vector is given, is the dense vector.
-DotInteractionArgs DotArgs(int64_t batch_size, std::span<const TensorView> inputs, float* output,
-                           int64_t output_stride) {
+DotInteractionArgs DotArgs(int64_t batch_size, std::span<const TensorView> inputs,
+                           const TensorView& output, bool copies_dense) {
   const TensorView& fields = inputs.back();
   const bool has_vector = inputs.size() == 2;
   const int32_t dim = fields.shape.dim;
@@ -39,20 +31,27 @@ DotInteractionArgs DotArgs(int64_t batch_size, std::span<const TensorView> input
           .dense_stride = inputs[0].row_stride,
           .sparse = has_vector ? fields.data : fields.data + dim,
           .sparse_stride = fields.row_stride,
-          .output = output,
-          .output_stride = output_stride};
+          .output = output.data,
+          .output_stride = output.row_stride,
+          .copies_dense = copies_dense};
 }
 
-DotInteractionGradArgs DotGradArgs(const DotInteractionArgs& forward, const float* output_gradient,
-                                   std::span<const TensorView> gradients) {
-  const TensorView& fields = gradients.back();
-  const bool has_vector = gradients.size() == 2;
-  return {.forward = forward,
-          .output_gradient = output_gradient,
-          .dense_gradient = gradients[0].data,
-          .dense_gradient_stride = gradients[0].row_stride,
-          .sparse_gradient = has_vector ? fields.data : fields.data + fields.shape.dim,
-          .sparse_gradient_stride = fields.row_stride};
+absl::Status DotForward(const ExecContext& ctx, const LayerForward& pass, bool copies_dense) {
+  if (pass.batch_size == 0) return absl::OkStatus();
+  return DotInteraction(ctx, DotArgs(pass.batch_size, pass.inputs, pass.output, copies_dense));
+}
+
+absl::Status DotBackward(const ExecContext& ctx, const LayerBackward& pass, bool copies_dense) {
+  if (pass.batch_size == 0) return absl::OkStatus();
+  const TensorView& fields = pass.input_gradients.back();
+  const bool has_vector = pass.input_gradients.size() == 2;
+  return DotInteractionGrad(
+      ctx, {.forward = DotArgs(pass.batch_size, pass.inputs, pass.output_gradient, copies_dense),
+            .output_gradient = pass.output_gradient.data,
+            .dense_gradient = pass.input_gradients[0].data,
+            .dense_gradient_stride = pass.input_gradients[0].row_stride,
+            .sparse_gradient = has_vector ? fields.data : fields.data + fields.shape.dim,
+            .sparse_gradient_stride = fields.row_stride});
 }
 
 // The entries of square matrices [B, size, size], row by row below their diagonals, or with them.
@@ -101,16 +100,10 @@ class DotInteractionLayer : public Layer {
                         {vector, AddOnnxPairs(graph, onnx.name, x, vectors, fields.dim)}, 1);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    if (pass.batch_size == 0) return absl::OkStatus();
-    return DotInteraction(
-        ctx, DotArgs(pass.batch_size, pass.inputs, pass.output.data, pass.output.row_stride));
+    return DotForward(ctx, pass, /*copies_dense=*/true);
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
-    if (pass.batch_size == 0) return absl::OkStatus();
-    const TensorView& dy = pass.output_gradient;
-    return DotInteractionGrad(
-        ctx, DotGradArgs(DotArgs(pass.batch_size, pass.inputs, dy.data, dy.row_stride), dy.data,
-                         pass.input_gradients));
+    return DotBackward(ctx, pass, /*copies_dense=*/true);
   }
 
  private:
@@ -191,18 +184,11 @@ class FmLayer : public Layer {
 // DLRM's interaction with the first field as its vector, without that vector in the output.
 class InnerProductsLayer : public Layer {
  public:
-  static absl::StatusOr<std::unique_ptr<InnerProductsLayer>> Create(const TensorShape& fields,
-                                                                    int64_t max_batch_size) {
-    std::unique_ptr<InnerProductsLayer> layer(new InnerProductsLayer(fields));
-    const int64_t columns = DotInteractionOutputSize(fields.fields - 1, fields.dim);
-    layer->stride_ = RoundUp(columns, kBufferAlignment / static_cast<int64_t>(sizeof(float)));
-    HOTROW_ASSIGN_OR_RETURN(
-        layer->products_,
-        HostBuffer<float>::Create(max_batch_size * layer->stride_, HugePages::kTry));
-    return layer;
-  }
+  explicit InnerProductsLayer(const TensorShape& fields) : fields_(fields) {}
   TensorShape output() const override { return {1, Half(fields_.fields, fields_.fields - 1)}; }
-  LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
+  LayerTraits traits() const override {
+    return {.on_gpu = true, .inputs_until = LayerPhase::kBackwardInputs};
+  }
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     layers->interaction = "dot";
   }
@@ -210,40 +196,14 @@ class InnerProductsLayer : public Layer {
     return AddOnnxPairs(*onnx.graph, onnx.name, onnx.inputs[0].name, fields_.fields, fields_.dim);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    if (pass.batch_size == 0) return absl::OkStatus();
-    HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, Args(pass.batch_size, pass.inputs)));
-    const TensorView& y = pass.output;
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        std::copy_n(products_.data() + r * stride_ + fields_.dim, y.shape.width(),
-                    y.data + r * y.row_stride);
-      }
-    });
-    return absl::OkStatus();
+    return DotForward(ctx, pass, /*copies_dense=*/false);
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
-    if (pass.batch_size == 0) return absl::OkStatus();
-    const TensorView& dy = pass.output_gradient;
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* const row = products_.data() + r * stride_;
-        std::fill_n(row, fields_.dim, 0.0f);
-        std::copy_n(dy.data + r * dy.row_stride, dy.shape.width(), row + fields_.dim);
-      }
-    });
-    return DotInteractionGrad(ctx, DotGradArgs(Args(pass.batch_size, pass.inputs), products_.data(),
-                                               pass.input_gradients));
+    return DotBackward(ctx, pass, /*copies_dense=*/false);
   }
 
  private:
-  explicit InnerProductsLayer(const TensorShape& fields) : fields_(fields) {}
-  DotInteractionArgs Args(int64_t batch_size, std::span<const TensorView> inputs) {
-    return DotArgs(batch_size, inputs, products_.data(), stride_);
-  }
-
   const TensorShape fields_;
-  int64_t stride_ = 0;
-  HostBuffer<float> products_;  // [B, stride_]: the op's output, or its gradient
 };
 
 class OuterProductLayer : public Layer {
@@ -251,7 +211,7 @@ class OuterProductLayer : public Layer {
   explicit OuterProductLayer(const TensorShape& fields) : fields_(fields) {}
   TensorShape output() const override { return {1, Half(fields_.dim, fields_.dim + 1)}; }
   LayerTraits traits() const override {
-    return {.strided_fields = true, .inputs_until = LayerPhase::kBackwardInputs};
+    return {.on_gpu = true, .strided_fields = true, .inputs_until = LayerPhase::kBackwardInputs};
   }
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     layers->Add({.name = "outer_product",
@@ -270,50 +230,30 @@ class OuterProductLayer : public Layer {
     return AddOnnxTriangle(graph, name, all, fields_.dim, /*with_diagonal=*/true);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      std::vector<float> sum(static_cast<size_t>(fields_.dim));
-      for (int64_t r = begin; r < end; ++r) {
-        SumFields(pass.inputs[0], r, &sum);
-        float* y = pass.output.data + r * pass.output.row_stride;
-        for (size_t i = 0; i < sum.size(); ++i) {
-          for (size_t j = 0; j <= i; ++j) *y++ = sum[i] * sum[j];
-        }
-      }
-    });
-    return absl::OkStatus();
+    return OuterProduct(ctx, Args(pass.batch_size, pass.inputs[0], pass.output));
   }
-  // d(loss)/d(sum_i) = sum_j (dy_ij + dy_ji) sum_j, the same for each of the fields.
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     const TensorView& dx = pass.input_gradients[0];
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      std::vector<float> sum(static_cast<size_t>(fields_.dim));
-      std::vector<float> gradient(sum.size());
-      for (int64_t r = begin; r < end; ++r) {
-        SumFields(pass.inputs[0], r, &sum);
-        std::ranges::fill(gradient, 0.0f);
-        const float* dy = pass.output_gradient.data + r * pass.output_gradient.row_stride;
-        for (size_t i = 0; i < sum.size(); ++i) {
-          for (size_t j = 0; j <= i; ++j, ++dy) {
-            gradient[i] += *dy * sum[j];
-            gradient[j] += *dy * sum[i];
-          }
-        }
-        for (int64_t f = 0; f < fields_.fields; ++f) {
-          std::ranges::copy(gradient, dx.data + r * dx.row_stride + f * dx.field_stride);
-        }
-      }
-    });
-    return absl::OkStatus();
+    const TensorView& dy = pass.output_gradient;
+    if (dx.data == nullptr) return absl::OkStatus();
+    return OuterProductGrad(ctx, {.forward = Args(pass.batch_size, pass.inputs[0], dy),
+                                  .output_gradient = dy.data,
+                                  .fields_gradient = dx.data,
+                                  .fields_gradient_stride = dx.row_stride,
+                                  .field_gradient_stride = dx.field_stride});
   }
 
  private:
-  void SumFields(const TensorView& x, int64_t row, std::vector<float>* sum) const {
-    const float* field = x.data + row * x.row_stride;
-    std::copy_n(field, fields_.dim, sum->data());
-    for (int64_t f = 1; f < fields_.fields; ++f) {
-      field += x.field_stride;
-      for (size_t i = 0; i < sum->size(); ++i) (*sum)[i] += field[i];
-    }
+  OuterProductArgs Args(int64_t batch_size, const TensorView& fields,
+                        const TensorView& output) const {
+    return {.batch_size = batch_size,
+            .num_fields = fields.shape.fields,
+            .dim = fields.shape.dim,
+            .fields = fields.data,
+            .fields_stride = fields.row_stride,
+            .field_stride = fields.field_stride,
+            .output = output.data,
+            .output_stride = output.row_stride};
   }
 
   const TensorShape fields_;
@@ -365,16 +305,15 @@ GraphValue AddInnerProducts(ModelGraph& graph, std::string_view name, GraphValue
                     absl::StrCat("products of pairs need 2 to ", kMaxFields,
                                  " features, there are ", shape.fields));
   }
-  return graph.AddLayer(name, InnerProductsLayer::Create(shape, graph.options().max_batch_size),
-                        {fields});
+  return graph.AddLayer(name, std::make_unique<InnerProductsLayer>(shape), {fields});
 }
 
 GraphValue AddOuterProduct(ModelGraph& graph, std::string_view name, GraphValue fields) {
   if (!graph.ok()) return {};
   const TensorShape shape = graph.shape(fields);
-  constexpr int32_t kMaxDim = 65'535;
-  if (shape.dim > kMaxDim) {
-    return FailSize(graph, name, absl::StrCat("--embedding_dim is at most ", kMaxDim));
+  const int32_t dim_max = OuterProductDimMax(graph.ctx().device);
+  if (shape.dim > dim_max) {
+    return FailSize(graph, name, absl::StrCat("--embedding_dim is at most ", dim_max));
   }
   return graph.AddLayer(name, std::make_unique<OuterProductLayer>(shape), {fields});
 }
