@@ -73,19 +73,36 @@ Kind Wide(const std::string& name) {
             return [=](const ExecContext& ctx) { return Model::Create(options, ctx); };
           }};
 }
-Kind SharedBottom() {
-  return {.name = "mmoe",
+// One expert is a shared bottom.
+Kind Mmoe(int32_t num_experts) {
+  return {.name = num_experts > 1 ? "mmoe" : "shared_bottom",
           .table_columns = 8,
           .num_tasks = 2,
-          .with = [](int32_t num_dense, float dropout) -> CreateModel {
-            const MmoeOptions options = {SmallOptions(num_dense, dropout), 2, 1, {24}};
+          .with = [=](int32_t num_dense, float dropout) -> CreateModel {
+            const MmoeOptions options = {SmallOptions(num_dense, dropout), 2, num_experts, {24}};
             return [=](const ExecContext& ctx) { return MmoeModel::Create(options, ctx); };
           }};
 }
+Kind DcnOfExperts() {
+  return {.name = "dcn_experts",
+          .table_columns = 8,
+          .num_tasks = 1,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            DcnOptions options = {SmallOptions(num_dense, dropout)};
+            options.num_cross_layers = 2;
+            options.low_rank_dim = 5;
+            options.num_experts = 3;
+            return [=](const ExecContext& ctx) { return DcnModel::Create(options, ctx); };
+          }};
+}
 std::vector<Kind> AllKinds() {
-  return {Dlrm(DlrmInteraction::kDot), Dlrm(DlrmInteraction::kCat),
+  return {Dlrm(DlrmInteraction::kDot),
+          Dlrm(DlrmInteraction::kCat),
           Wide<DeepFmModel, DeepFmOptions>("deepfm"),
-          Wide<WideDeepModel, WideDeepOptions>("wide_deep"), SharedBottom()};
+          Wide<WideDeepModel, WideDeepOptions>("wide_deep"),
+          Mmoe(1),
+          Mmoe(3),
+          DcnOfExperts()};
 }
 
 // Of the weights and the bias that begin as zeros, which would hide mistakes.
@@ -326,7 +343,6 @@ TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
           "--device=cuda: this dcn works on the cpu only; use --device=cpu (its part \"cross\"");
   refused(PnnModel::Create({options}, ctx), "its part \"inner\"");
   refused(XDeepFmModel::Create({options, {4}}, ctx), "its part \"cin\"");
-  refused(MmoeModel::Create({options, 1, 2, {24}}, ctx), "its part \"mixture0\"");
   options.batch_norm = true;
   refused(DeepFmModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
   refused(WideDeepModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");

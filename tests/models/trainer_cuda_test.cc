@@ -2,15 +2,19 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "base/device_stream.h"
 #include "base/thread_pool.h"
 #include "gtest/gtest.h"
 #include "models/data/open_data_source.h"
 #include "models/train/trainer.h"
+#include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/layers/graph_model.h"
+#include "models/zoo/mmoe_model.h"
 #include "models/zoo/wide_deep_model.h"
+#include "tests/models/two_labels.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -30,6 +34,7 @@ struct Kind {
   std::string name;
   int32_t table_columns;
   MakeModel make;
+  bool two_labels = false;
 };
 template <typename Model, typename Options>
 Kind KindOf(const std::string& name) {
@@ -37,6 +42,25 @@ Kind KindOf(const std::string& name) {
           [](const ModelOptions& options,
              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
             return Model::Create(Options{options}, ctx);
+          }};
+}
+Kind TwoTasks(int32_t num_experts) {
+  return {num_experts > 1 ? "mmoe" : "shared_bottom", kDim,
+          [=](const ModelOptions& options,
+              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return MmoeModel::Create({options, 2, num_experts, {16}}, ctx);
+          },
+          /*two_labels=*/true};
+}
+Kind DcnOfExperts() {
+  return {"dcn_experts", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            DcnOptions dcn = {options};
+            dcn.num_cross_layers = 2;
+            dcn.low_rank_dim = 4;
+            dcn.num_experts = 3;
+            return DcnModel::Create(dcn, ctx);
           }};
 }
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -60,8 +84,9 @@ class TrainerCudaTest : public testing::TestWithParam<Kind> {
     if (device != Device::kCpu) options.device_cache_bytes = kSmallestCache;
     const auto run = [&]() -> absl::StatusOr<TrainReport> {
       HOTROW_ASSIGN_OR_RETURN(
-          const std::unique_ptr<DataSource> data,
+          std::unique_ptr<DataSource> data,
           OpenDataSource("synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320", 5));
+      if (GetParam().two_labels) data = std::make_unique<test::TwoLabels>(std::move(data));
       ThreadPool pool(1);
       DeviceStream stream;
       if (device != Device::kCpu) {
@@ -97,6 +122,12 @@ TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedR
   EXPECT_NEAR(gpu.test.auc, cpu.test.auc, 2e-3);
   EXPECT_NEAR(gpu.test.logloss, cpu.test.logloss, 1e-3);
   EXPECT_NEAR(gpu.train_logloss, cpu.train_logloss, 1e-3);
+  ASSERT_EQ(gpu.tasks.size(), GetParam().two_labels ? 2u : 0u);
+  ASSERT_EQ(cpu.tasks.size(), gpu.tasks.size());
+  for (size_t task = 0; task < gpu.tasks.size(); ++task) {
+    EXPECT_NEAR(gpu.tasks[task].test.auc, cpu.tasks[task].test.auc, 2e-3);
+    EXPECT_NEAR(gpu.tasks[task].test.logloss, cpu.tasks[task].test.logloss, 1e-3);
+  }
 
   TrainerOptions stopped = SmallOptions();
   stopped.checkpoint_dir = test::TempDir() + "/checkpoints";
@@ -116,7 +147,8 @@ TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedR
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
                          testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
-                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep")),
+                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep"),
+                                         TwoTasks(1), TwoTasks(3), DcnOfExperts()),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
 }  // namespace

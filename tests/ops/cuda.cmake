@@ -2,12 +2,14 @@
 set(_cuda_sources
     bce_loss_cuda_test.cc
     columns_cuda_test.cc
+    crossing_cuda_test.cc
     cublaslt_test.cc
     dense_optimizer_cuda_test.cc
     dot_interaction_cuda_test.cc
     dropout_cuda_test.cc
     fm_interaction_cuda_test.cc
     fused_sparse_update_cuda_test.cu
+    gated_experts_cuda_test.cc
     gather_cuda_test.cu
     gradient_norm_cuda_test.cc
     gradient_segment_sum_cuda_test.cu

@@ -4,10 +4,12 @@ hotrow_add_test(
           bf16_test.cc
           columns_test.cc
           cross_network_test.cc
+          crossing_test.cc
           dense_optimizer_test.cc
           dot_interaction_test.cc
           dropout_test.cc
           fm_interaction_test.cc
+          gated_experts_test.cc
           gemm_cuda_test.cc
           gradient_norm_test.cc
           linear_term_test.cc

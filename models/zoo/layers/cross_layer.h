@@ -40,8 +40,8 @@ class CrossLayer : public NetworkLayer<CrossNetwork> {
   const CrossNetworkOptions options_;
 };
 
-// x_0 -> x_L, both [B, columns of x]. CPU only. A part, "name"; a mixture of experts of rank R has
-// parts for each layer instead:
+// x_0 -> x_L, both [B, columns of x]. A part, "name", CPU only; a mixture of experts of rank R has
+// parts for each layer instead, on the CPU or a GPU:
 //   x_{l+1} = x_0 o (U sum_e p_e g(C_e g(V_e x_l + a_e) + c_e) + b) + x_l
 // with g = ReLU, shares p = softmax(G x_l + d), U one matrix [W, E R] of blocks U_e, side by side
 // (Wang et al. 2021, section 3.5, where U_e stands within the sum, which is the same for shares
