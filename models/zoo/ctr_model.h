@@ -106,7 +106,8 @@ class CtrModel {
     // Null: this is the whole batch. Otherwise models that look at the whole batch, as batch norm
     // does, call it in Forward for training and in the Backward that follows, also for B = 0. The
     // passes of all slices make the same calls in the same order; each replaces its numbers by
-    // their sums over the slices, which are the same for all. Its error is that of the pass.
+    // their sums over the slices, which are the same for all. Its error is that of the pass. The
+    // numbers are in host memory: on a GPU the pass waits for its stream before each call.
     SliceSums sum_over_slices;
   };
   virtual absl::Status Forward(const ExecContext& ctx, const Input& input,

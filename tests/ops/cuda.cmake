@@ -1,5 +1,6 @@
 # The kernels against the CPU's loops.
 set(_cuda_sources
+    batch_norm_cuda_test.cc
     bce_loss_cuda_test.cc
     columns_cuda_test.cc
     crossing_cuda_test.cc

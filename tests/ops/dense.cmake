@@ -1,6 +1,7 @@
 hotrow_add_test(
   NAME ops_dense_test
-  SOURCES bce_loss_test.cc
+  SOURCES batch_norm_test.cc
+          bce_loss_test.cc
           bf16_test.cc
           columns_test.cc
           cross_network_test.cc

@@ -332,7 +332,8 @@ absl::Status GraphModel::EndStep(const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
-    nodes_[n].layer->EndStep(parameters_.data() + plan_->parameter_offsets[n]);
+    HOTROW_RETURN_IF_ERROR(
+        nodes_[n].layer->EndStep(ctx, parameters_.data() + plan_->parameter_offsets[n]));
   }
   return absl::OkStatus();
 }
