@@ -87,8 +87,13 @@ class CtrModel {
   // offsets[b + 1] - offsets[0].
   struct Sequence {
     const float* rows = nullptr;       // [N, D], end to end
-    const int64_t* offsets = nullptr;  // [B + 1]
+    const int64_t* offsets = nullptr;  // [B + 1], in host memory
     float* gradient = nullptr;  // [N, D]: Backward's, as its embedding_gradient; null: no training
+    const int64_t* device_offsets = nullptr;  // the same for a GPU; not read on the CPU
+
+    const int64_t* OffsetsOn(Device device) const {
+      return device == Device::kCpu ? offsets : device_offsets;
+    }
   };
   struct Input {
     int64_t batch_size = 0;               // B

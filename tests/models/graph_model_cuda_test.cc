@@ -12,6 +12,7 @@
 #include "base/cuda_handles.h"
 #include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
+#include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/mmoe_model.h"
@@ -389,6 +390,141 @@ TEST(GraphModelCudaTest, RunningStatisticsFollowTheBatchOfAllSlices) {
     EXPECT_NEAR(gpu.statistics[i], cpu.statistics[i], 1e-5) << i;
   }
   for (size_t i = 0; i < 37; ++i) EXPECT_NEAR(gpu.logits[i], cpu.logits[i], 1e-4) << i;
+}
+
+// A history with a pooled target, and a feature that shares its table, whose rows are summed.
+CreateModel Din(float dropout) {
+  DinOptions options = {SmallOptions(3, dropout)};
+  options.num_sparse = 4;
+  options.features = {
+      {"watched", "items", 5}, {"item", "targets", 1}, {"last", "items", 2}, {"user", "users", 1}};
+  options.history = "watched:item";
+  options.attention_layer_sizes = {12};
+  return [=](const ExecContext& ctx) { return DinModel::Create(options, ctx); };
+}
+
+// The rows of one feature that is not pooled.
+struct Rows {
+  std::vector<int64_t> offsets;
+  std::vector<float> values;
+};
+Rows RandomRows(int64_t batch_size, int64_t length_max, uint64_t seed) {
+  RandomStream random(seed, RandomPurpose::kTest);
+  Rows rows;
+  rows.offsets = {11};  // wherever the batch has them
+  for (int64_t b = 0; b < batch_size; ++b) {
+    rows.offsets.push_back(rows.offsets.back() + (b * 3 + 1) % (length_max + 1));
+  }
+  for (int64_t i = 0; i < (rows.offsets.back() - 11) * 8; ++i)
+    rows.values.push_back(random.Normal());
+  return rows;
+}
+
+struct DinResult {
+  std::vector<float> logits, embedding_gradient, gradients;
+  std::vector<std::vector<float>> row_gradients;
+};
+
+DinResult DinOnCpu(const test::ModelBatch& batch, const std::vector<Rows>& rows) {
+  DinResult r;
+  auto created = Din(0.3f)({});
+  HOTROW_EXPECT_OK(created);
+  GraphModel& model = **created;
+  std::vector<CtrModel::Sequence> sequences;
+  for (const Rows& of : rows) r.row_gradients.emplace_back(of.values.size(), 9.0f);
+  for (size_t s = 0; s < rows.size(); ++s) {
+    sequences.push_back({.rows = rows[s].values.data(),
+                         .offsets = rows[s].offsets.data(),
+                         .gradient = r.row_gradients[s].data()});
+  }
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.sequences = sequences;
+  r.logits.resize(batch.logit_gradient.size());
+  r.embedding_gradient.resize(batch.embeddings.size());
+  std::vector<float> logit_gradient = batch.logit_gradient;
+  HOTROW_EXPECT_OK(model.Forward({}, input, r.logits));
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data()));
+  r.gradients.assign(model.gradients().begin(), model.gradients().end());
+  return r;
+}
+
+DinResult DinOnGpu(const test::ModelBatch& batch, const std::vector<Rows>& rows) {
+  DinResult r;
+  auto stream = CreateStream();
+  HOTROW_EXPECT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  auto created = Din(0.3f)(ctx);
+  HOTROW_EXPECT_OK(created);
+  GraphModel& model = **created;
+  const size_t b = batch.logit_gradient.size();
+  test::DeviceArray<float> dense(batch.dense), embeddings(batch.embeddings), logits(b),
+      logit_gradient(batch.logit_gradient), embedding_gradient(batch.embeddings.size());
+  struct OnGpu {
+    explicit OnGpu(const Rows& rows)
+        : offsets(rows.offsets),
+          values(rows.values),
+          gradient(std::vector<float>(rows.values.size(), 9.0f)) {}
+    test::DeviceArray<int64_t> offsets;
+    test::DeviceArray<float> values, gradient;
+  };
+  std::vector<std::unique_ptr<OnGpu>> there;
+  std::vector<CtrModel::Sequence> sequences;
+  for (const Rows& of : rows) {
+    there.push_back(std::make_unique<OnGpu>(of));
+    sequences.push_back({.rows = there.back()->values.data(),
+                         .offsets = of.offsets.data(),
+                         .gradient = there.back()->gradient.data()});
+  }
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.dense = dense.data();
+  input.embeddings = embeddings.data();
+  input.sequences = sequences;
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_THAT(model.Forward(ctx, input, {logits.data(), b}),
+              test::StatusIs(absl::StatusCode::kInvalidArgument,
+                             ::testing::HasSubstr("without offsets for the cuda")));
+  for (size_t s = 0; s < rows.size(); ++s) sequences[s].device_offsets = there[s]->offsets.data();
+  HOTROW_EXPECT_OK(model.Forward(ctx, input, {logits.data(), b}));
+  HOTROW_EXPECT_OK(model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data()));
+  EXPECT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
+  r.logits = logits.ToHost();
+  r.embedding_gradient = embedding_gradient.ToHost();
+  r.gradients = ToHost(model.gradients());
+  for (const auto& of : there) r.row_gradients.push_back(of->gradient.ToHost());
+  return r;
+}
+
+TEST(GraphModelCudaTest, AStepOfDinIsThatOfTheCpuAndRepeats) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const int64_t size : {0, 1, 37, 128}) {
+    SCOPED_TRACE(size);
+    const test::ModelBatch batch = test::RandomModelBatch(size, 3, 2 * 8, 3);
+    const std::vector<Rows> rows = {RandomRows(size, 5, 7), RandomRows(size, 2, 8)};
+    const DinResult want = DinOnCpu(batch, rows);
+    const DinResult got = DinOnGpu(batch, rows);
+    const auto expect_near = [&](const std::vector<float>& a, const std::vector<float>& b,
+                                 const char* what) {
+      ASSERT_EQ(a.size(), b.size());
+      double largest = 0;
+      for (const float x : b) largest = std::max(largest, std::abs(double{x}));
+      for (size_t i = 0; i < b.size(); ++i) {
+        ASSERT_NEAR(a[i], b[i], 1000 * 0x1p-24 * largest) << what << " " << i;
+      }
+      if (size > 1) {
+        EXPECT_GT(largest, 1e-3) << what << ": nothing was tested";
+      }
+    };
+    expect_near(got.logits, want.logits, "logit");
+    expect_near(got.embedding_gradient, want.embedding_gradient, "embedding gradient");
+    expect_near(got.gradients, want.gradients, "gradient");
+    ASSERT_EQ(got.row_gradients.size(), 2u);
+    expect_near(got.row_gradients[0], want.row_gradients[0], "history");
+    expect_near(got.row_gradients[1], want.row_gradients[1], "summed rows");
+    const DinResult again = DinOnGpu(batch, rows);
+    EXPECT_EQ(test::FloatBits(again.logits), test::FloatBits(got.logits));
+    EXPECT_EQ(test::FloatBits(again.gradients), test::FloatBits(got.gradients));
+    EXPECT_EQ(test::FloatBits(again.row_gradients[0]), test::FloatBits(got.row_gradients[0]));
+  }
 }
 
 TEST(GraphModelCudaTest, ANanOfASampleStaysInIt) {

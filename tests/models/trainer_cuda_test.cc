@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/device_stream.h"
 #include "base/thread_pool.h"
 #include "gtest/gtest.h"
@@ -11,6 +12,7 @@
 #include "models/train/trainer.h"
 #include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
+#include "models/zoo/din_model.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/mmoe_model.h"
 #include "models/zoo/wide_deep_model.h"
@@ -35,6 +37,7 @@ struct Kind {
   int32_t table_columns;
   MakeModel make;
   bool two_labels = false;
+  std::string data;  // what its data have beside the others'
 };
 template <typename Model, typename Options>
 Kind KindOf(const std::string& name) {
@@ -66,6 +69,20 @@ Kind DcnOfExperts() {
             return DcnModel::Create(dcn, ctx);
           }};
 }
+Kind Din() {
+  return {"din", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            DinOptions din = {options};
+            for (int f = 0; f < options.num_sparse; ++f) {
+              din.features.push_back({absl::StrCat("cat_", f), absl::StrCat("t_cat_", f), 3});
+            }
+            din.history = "cat_0:cat_1";
+            din.attention_layer_sizes = {8};
+            return DinModel::Create(din, ctx);
+          },
+          /*two_labels=*/false, ",hotness=0-3"};
+}
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 class TrainerCudaTest : public testing::TestWithParam<Kind> {
@@ -88,7 +105,9 @@ class TrainerCudaTest : public testing::TestWithParam<Kind> {
     const auto run = [&]() -> absl::StatusOr<TrainReport> {
       HOTROW_ASSIGN_OR_RETURN(
           std::unique_ptr<DataSource> data,
-          OpenDataSource("synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320", 5));
+          OpenDataSource(
+              "synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320" + GetParam().data,
+              5));
       if (GetParam().two_labels) data = std::make_unique<test::TwoLabels>(std::move(data));
       ThreadPool pool(1);
       DeviceStream stream;
@@ -164,7 +183,8 @@ TEST_P(BriefTrainerCudaTest, LearnsWhatTheCpuLearns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, BriefTrainerCudaTest, testing::Values(Mmoe(), DcnOfExperts()),
+INSTANTIATE_TEST_SUITE_P(Models, BriefTrainerCudaTest,
+                         testing::Values(Mmoe(), DcnOfExperts(), Din()),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
                          testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),

@@ -27,6 +27,7 @@ set(_cuda_sources
     row_init_cuda_test.cu
     sparse_optimizer_cuda_test.cu
     split_slots_cuda_test.cu
+    target_attention_cuda_test.cc
     tell_host_cuda_test.cu
     unique_cuda_test.cu)
 if(HOTROW_EMULATED_GPU)

@@ -17,5 +17,6 @@ hotrow_add_test(
           mlp_test.cc
           ordered_sum_test.cc
           padded_dot_test.cc
+          target_attention_test.cc
           vec8_test.cc
   DEPS hotrow::ops)
