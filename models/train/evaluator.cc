@@ -73,7 +73,7 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
     if (item == nullptr) break;
     const CtrBatch& batch = item->batch;
     if (!item->ends_epoch()) {
-      buffers.Bind(batch);
+      HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
       HOTROW_RETURN_IF_ERROR(EvaluateTables(batch));
       HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
       HOTROW_RETURN_IF_ERROR(parts_.model.Forward(ctx,

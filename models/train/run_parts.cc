@@ -226,12 +226,17 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   HOTROW_RETURN_IF_ERROR(CreateTables(std::move(contents)));
   // Of this rank's slice.
   const int64_t batch_size = CeilDiv(options_.batch_size, int64_t{ranks_.world_size()});
+  std::vector<int64_t> max_lengths;
+  for (const int32_t feature : model_->unpooled_features()) {
+    max_lengths.push_back(schema_.features[static_cast<size_t>(feature)].max_hotness);
+  }
   HOTROW_ASSIGN_OR_RETURN(
       buffers_, StepBuffers::Create(ctx_, {.batch_size = batch_size,
                                            .pooled_dim = tables_->pooled_dim(),
                                            .num_tasks = model_->num_tasks(),
                                            .unpooled_features = model_->unpooled_features(),
                                            .columns = options_.embedding_dim,
+                                           .max_lengths = std::move(max_lengths),
                                            .num_dense = schema_.num_dense}));
   HOTROW_ASSIGN_OR_RETURN(
       dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));

@@ -12,7 +12,8 @@ namespace hotrow {
 absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecContext& ctx,
                                                                  const Shape& shape) {
   std::unique_ptr<StepBuffers> out(new StepBuffers(ctx, shape));
-  const auto [batch_size, pooled_dim, num_tasks, unpooled_features, columns, num_dense] = shape;
+  const auto& [batch_size, pooled_dim, num_tasks, unpooled_features, columns, max_lengths,
+               num_dense] = shape;
   out->rows_.resize(unpooled_features.size());
   out->sequences_.resize(unpooled_features.size());
   const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
@@ -29,10 +30,15 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logit_gradient_));
   if (!out->on_gpu()) return out;
   // The losses of the tasks, the norm of the dense gradient, and what EndLossScaleStep tells.
-  HOTROW_ASSIGN_OR_RETURN(out->mailbox_,
-                          StepMailbox::Create(ctx, {.dense_max = batch_size * num_dense,
-                                                    .labels_max = batch_size * num_tasks,
-                                                    .num_numbers = num_tasks + 3}));
+  HOTROW_ASSIGN_OR_RETURN(
+      out->mailbox_,
+      StepMailbox::Create(ctx, {.dense_max = batch_size * num_dense,
+                                .labels_max = batch_size * num_tasks,
+                                .offsets_max = std::ssize(unpooled_features) * (batch_size + 1),
+                                .num_numbers = num_tasks + 3}));
+  for (size_t s = 0; s < max_lengths.size(); ++s) {
+    HOTROW_RETURN_IF_ERROR(out->ReserveRows(s, batch_size * max_lengths[s] * columns));
+  }
   HOTROW_ASSIGN_OR_RETURN(out->host_logits_,
                           SharedBuffer<float>::Create(batch_size * num_tasks, {ctx.device}));
   HOTROW_ASSIGN_OR_RETURN(
@@ -42,24 +48,41 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   return out;
 }
 
-void StepBuffers::Bind(const CtrBatch& batch) {
+absl::Status StepBuffers::ReserveRows(size_t s, int64_t floats) {
+  Rows& rows = rows_[s];
+  if (floats <= rows.gradients.size()) return absl::OkStatus();
+  // By half at least, so that it is rarely done.
+  const int64_t size = std::max(floats, rows.values.size() + rows.values.size() / 2);
+  const MemoryOfDevice memory = {ctx_.device, ctx_.stream, HugePages::kTry};
+  HOTROW_RETURN_IF_ERROR(rows.values.Reserve(size, memory));
+  return rows.gradients.Reserve(size, memory);
+}
+
+absl::Status StepBuffers::Bind(const CtrBatch& batch) {
   batch_size_ = batch.batch_size;
+  offsets_.clear();
   for (size_t s = 0; s < rows_.size(); ++s) {
+    Rows& rows = rows_[s];
     const int64_t* const offsets =
         batch.offsets.data() + shape_.unpooled_features[s] * batch.batch_size;
-    const int64_t floats = (offsets[batch.batch_size] - offsets[0]) * shape_.columns;
-    rows_[s].values.resize(static_cast<size_t>(floats));
-    rows_[s].gradients.resize(static_cast<size_t>(floats));
+    rows.count = offsets[batch.batch_size] - offsets[0];
+    HOTROW_RETURN_IF_ERROR(ReserveRows(s, rows.count * shape_.columns));
     sequences_[s] = {
-        .rows = rows_[s].values.data(), .offsets = offsets, .gradient = rows_[s].gradients.data()};
+        .rows = rows.values.data(), .offsets = offsets, .gradient = rows.gradients.data()};
+    if (on_gpu()) offsets_.insert(offsets_.end(), offsets, offsets + batch.batch_size + 1);
   }
+  if (offsets_.empty()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(const int64_t* const there, mailbox_->UploadOffsets(offsets_));
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    sequences_[s].device_offsets = there + static_cast<int64_t>(s) * (batch.batch_size + 1);
+  }
+  return absl::OkStatus();
 }
 
 EmbeddingOutput StepBuffers::output() {
   EmbeddingOutput out = {.pooled = {embeddings_.data(), batch_size_, shape_.pooled_dim}};
   for (Rows& rows : rows_) {
-    out.unpooled.push_back(
-        {rows.values.data(), std::ssize(rows.values) / shape_.columns, shape_.columns});
+    out.unpooled.push_back({rows.values.data(), rows.count, shape_.columns});
   }
   return out;
 }
@@ -68,8 +91,7 @@ EmbeddingGradient StepBuffers::gradient() {
   EmbeddingGradient out = {
       .pooled = MatrixView<float>{embedding_gradient_.data(), batch_size_, shape_.pooled_dim}};
   for (Rows& rows : rows_) {
-    out.unpooled.push_back(MatrixView<float>{
-        rows.gradients.data(), std::ssize(rows.gradients) / shape_.columns, shape_.columns});
+    out.unpooled.push_back(MatrixView<float>{rows.gradients.data(), rows.count, shape_.columns});
   }
   return out;
 }
@@ -77,7 +99,9 @@ EmbeddingGradient StepBuffers::gradient() {
 std::vector<std::span<float>> StepBuffers::gradients_of_rows() {
   std::vector<std::span<float>> out = {
       embedding_gradient_.span().first(static_cast<size_t>(batch_size_ * shape_.pooled_dim))};
-  for (Rows& rows : rows_) out.emplace_back(rows.gradients);
+  for (Rows& rows : rows_) {
+    out.push_back(rows.gradients.span().first(static_cast<size_t>(rows.count * shape_.columns)));
+  }
   return out;
 }
 

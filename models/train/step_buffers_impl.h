@@ -31,13 +31,17 @@ class StepBuffers {
     int32_t num_tasks = 1;
     std::vector<int32_t> unpooled_features;  // CtrModel
     int64_t columns = 0;                     // of their tables
+    // Rows that a sample may have of each: on a GPU there is room for that from the start. 0, or
+    // none at all: not known, room grows with the batches.
+    std::vector<int64_t> max_lengths;
     int64_t num_dense = 0;
   };
   static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(const ExecContext& ctx,
                                                              const Shape& shape);
 
-  // Before the others: makes room for the batch's rows that are not pooled.
-  void Bind(const CtrBatch& batch);
+  // Before the others: makes room for the batch's rows that are not pooled. The batch must stay
+  // until the model is done with it.
+  absl::Status Bind(const CtrBatch& batch);
   // Where the tables write for the batch, and where they find the gradient of that.
   EmbeddingOutput output();
   EmbeddingGradient gradient();
@@ -91,6 +95,8 @@ class StepBuffers {
  private:
   StepBuffers(const ExecContext& ctx, const Shape& shape) : ctx_(ctx), shape_(shape) {}
   bool on_gpu() const { return ctx_.device != Device::kCpu; }
+  // Room for that many floats of the rows of unpooled feature s.
+  absl::Status ReserveRows(size_t s, int64_t floats);
   // Writes the loss to *loss, on the device.
   absl::Status TaskLoss(const float* labels, const CtrBatch& batch, int64_t mean_over, int32_t task,
                         double weight, double* loss);
@@ -102,9 +108,11 @@ class StepBuffers {
   // The batch in hand.
   int64_t batch_size_ = 0;
   struct Rows {
-    std::vector<float> values, gradients;  // [N, D]
+    int64_t count = 0;                      // N
+    DeviceMemory<float> values, gradients;  // [N, D], or more
   };
   std::vector<Rows> rows_;
+  std::vector<int64_t> offsets_;  // of all unpooled features, on their way to a GPU
   std::vector<CtrModel::Sequence> sequences_;
   DeviceMemory<float> logits_;
   DeviceMemory<float> logit_gradient_;

@@ -25,28 +25,32 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
   const SharedMemory here = {.device = ctx.device};
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, there, &out->dense_));
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, there, &out->labels_));
+  HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.offsets_max, there, &out->offsets_));
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, there, &out->numbers_));
   for (Slot& slot : out->slots_) {
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, here, &slot.dense.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, here, &slot.labels.memory));
+    HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.offsets_max, here, &slot.offsets.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, here, &slot.numbers));
-    for (DeviceEvent* const event : {&slot.dense.copied, &slot.labels.copied, &slot.done}) {
+    for (DeviceEvent* const event :
+         {&slot.dense.copied, &slot.labels.copied, &slot.offsets.copied, &slot.done}) {
       HOTROW_ASSIGN_OR_RETURN(*event, DeviceEvent::Create(ctx.device));
     }
   }
   return out;
 }
 
-absl::StatusOr<const float*> StepMailbox::Send(std::span<const float> floats, Upload* upload,
-                                               DeviceMemory<float>* to) {
-  const auto size = static_cast<int64_t>(floats.size());
+template <typename T>
+absl::StatusOr<const T*> StepMailbox::Send(std::span<const T> items, Upload<T>* upload,
+                                           DeviceMemory<T>* to) {
+  const auto size = static_cast<int64_t>(items.size());
   HOTROW_CHECK(size <= upload->memory.size());
   // Evaluation, and a step that is tried again, use the same memory as the time before.
   HOTROW_RETURN_IF_ERROR(upload->copied.Wait());
-  std::copy(floats.begin(), floats.end(), upload->memory.begin());
+  std::copy(items.begin(), items.end(), upload->memory.begin());
   upload->size = size;
   HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, to->data(), upload->memory.data(),
-                                     static_cast<int64_t>(floats.size_bytes())));
+                                     static_cast<int64_t>(items.size_bytes())));
   HOTROW_RETURN_IF_ERROR(upload->copied.Record(ctx_));
   return to->data();
 }
@@ -57,6 +61,10 @@ absl::StatusOr<const float*> StepMailbox::UploadDense(std::span<const float> den
 
 absl::StatusOr<const float*> StepMailbox::UploadLabels(std::span<const float> labels) {
   return Send(labels, &in_hand().labels, &labels_);
+}
+
+absl::StatusOr<const int64_t*> StepMailbox::UploadOffsets(std::span<const int64_t> offsets) {
+  return Send(offsets, &in_hand().offsets, &offsets_);
 }
 
 absl::Status StepMailbox::Post() {
@@ -73,7 +81,7 @@ absl::StatusOr<StepMailbox::Letter> StepMailbox::Read() {
   const Slot& slot = slots_[static_cast<size_t>(read_ % kSlots)];
   HOTROW_RETURN_IF_ERROR(slot.done.Wait());
   ++read_;
-  const auto sent = [](const Upload& upload) {
+  const auto sent = [](const Upload<float>& upload) {
     return upload.memory.span().first(static_cast<size_t>(upload.size));
   };
   return Letter{

@@ -15,8 +15,8 @@
 namespace hotrow {
 
 // What passes between the host and a GPU in a step of training, through page-locked memory and
-// without a wait in the step: dense features and labels on their way up; the loss and other numbers
-// on their way down, which are read when later steps have been enqueued.
+// without a wait in the step: dense features, labels and offsets on their way up; the loss and
+// other numbers on their way down, which are read when later steps have been enqueued.
 //
 // A step:  Upload, kernels that write numbers(), Post. A step that does not come to its Post leaves
 //          nothing behind: the next one takes its place. Evaluation only uploads.
@@ -31,6 +31,7 @@ class StepMailbox {
   struct Shape {
     int64_t dense_max = 0;    // floats of dense features of a batch, at most
     int64_t labels_max = 0;   // of labels
+    int64_t offsets_max = 0;  // numbers of UploadOffsets
     int64_t num_numbers = 0;  // a step leaves for the host
   };
   static absl::StatusOr<std::unique_ptr<StepMailbox>> Create(const ExecContext& ctx,
@@ -43,6 +44,7 @@ class StepMailbox {
   // Copies what the host has to the device; returns where it is there until the next call.
   absl::StatusOr<const float*> UploadDense(std::span<const float> dense);
   absl::StatusOr<const float*> UploadLabels(std::span<const float> labels);
+  absl::StatusOr<const int64_t*> UploadOffsets(std::span<const int64_t> offsets);
 
   // Memory of the device: [num_numbers], of the step in hand.
   double* numbers() { return numbers_.data(); }
@@ -63,27 +65,30 @@ class StepMailbox {
  private:
   // The step in hand has one, and each unread one.
   static constexpr int64_t kSlots = kUnreadMax + 1;
+  template <typename T>
   struct Upload {
-    SharedBuffer<float> memory;
+    SharedBuffer<T> memory;
     int64_t size = 0;
     DeviceEvent copied;  // the host may write `memory` again
   };
   struct Slot {
-    Upload dense;
-    Upload labels;
+    Upload<float> dense;
+    Upload<float> labels;
+    Upload<int64_t> offsets;
     SharedBuffer<double> numbers;
     DeviceEvent done;
   };
 
   explicit StepMailbox(const ExecContext& ctx) : ctx_(ctx) {}
   Slot& in_hand() { return slots_[static_cast<size_t>(posted_ % kSlots)]; }
-  absl::StatusOr<const float*> Send(std::span<const float> floats, Upload* upload,
-                                    DeviceMemory<float>* to);
+  template <typename T>
+  absl::StatusOr<const T*> Send(std::span<const T> items, Upload<T>* upload, DeviceMemory<T>* to);
 
   const ExecContext ctx_;
   // One for all steps: the stream keeps their order.
   DeviceMemory<float> dense_;
   DeviceMemory<float> labels_;
+  DeviceMemory<int64_t> offsets_;
   DeviceMemory<double> numbers_;
   std::array<Slot, kSlots> slots_;
   int64_t posted_ = 0;

@@ -40,7 +40,7 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
                                                    BatchInFlight* in_flight) {
   const CtrBatch& batch = in_flight->item->batch;
   StepBuffers& buffers = parts.buffers;
-  buffers.Bind(batch);
+  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
   {
     TraceSpan span(ctx.trace, "lookup");
     HOTROW_RETURN_IF_ERROR(in_flight->step.Lookup(buffers.output()));
@@ -99,7 +99,7 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   const CtrBatch& batch = in_flight->item->batch;
   const int64_t global_batch_size = in_flight->item->global_batch_size;
   StepBuffers& buffers = parts.buffers;
-  buffers.Bind(batch);
+  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
   {
     TraceSpan span(ctx.trace, "lookup");
     HOTROW_RETURN_IF_ERROR(in_flight->step.BeginLookup());

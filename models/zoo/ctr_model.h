@@ -87,8 +87,13 @@ class CtrModel {
   // offsets[b + 1] - offsets[0].
   struct Sequence {
     const float* rows = nullptr;       // [N, D], end to end
-    const int64_t* offsets = nullptr;  // [B + 1]
+    const int64_t* offsets = nullptr;  // [B + 1], in host memory
     float* gradient = nullptr;  // [N, D]: Backward's, as its embedding_gradient; null: no training
+    const int64_t* device_offsets = nullptr;  // the same for a GPU; not read on the CPU
+
+    const int64_t* OffsetsOn(Device device) const {
+      return device == Device::kCpu ? offsets : device_offsets;
+    }
   };
   struct Input {
     int64_t batch_size = 0;               // B
@@ -106,7 +111,8 @@ class CtrModel {
     // Null: this is the whole batch. Otherwise models that look at the whole batch, as batch norm
     // does, call it in Forward for training and in the Backward that follows, also for B = 0. The
     // passes of all slices make the same calls in the same order; each replaces its numbers by
-    // their sums over the slices, which are the same for all. Its error is that of the pass.
+    // their sums over the slices, which are the same for all. Its error is that of the pass. The
+    // numbers are in host memory: on a GPU the pass waits for its stream before each call.
     SliceSums sum_over_slices;
   };
   virtual absl::Status Forward(const ExecContext& ctx, const Input& input,

@@ -43,7 +43,7 @@ void AddSharedModelFlags(Options* options, const SharedFlagsHelp& help, FlagSet*
   set->Add("dropout", RealFlag(&options->dropout, 0, 0.99),
            "share of hidden units that a step leaves out");
   set->Add("batch_norm", SwitchFlag(&options->batch_norm),
-           "normalize the inputs of each ReLU over the batch, on the CPU");
+           "normalize the inputs of each ReLU over the batch");
 }
 
 }  // namespace hotrow

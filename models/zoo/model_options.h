@@ -18,7 +18,7 @@ struct ModelOptions {
   // follows from the data.
   std::vector<int32_t> over_arch_layer_sizes;
   float dropout = 0;        // after each hidden layer of the MLPs, in training, in [0, 1)
-  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
+  bool batch_norm = false;  // before each ReLU of the MLPs
   uint64_t seed = 0;        // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products

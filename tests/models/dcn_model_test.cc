@@ -273,7 +273,8 @@ TEST(DcnModelTest, PartsLieOneAfterTheOther) {
 
 TEST(DcnModelTest, GatedMapsMayBeOfOneExpert) {
   HOTROW_ASSERT_OK_AND_ASSIGN(
-      const auto layer, GatedMapsLayer::Create({.experts = 1, .columns = 3, .max_batch_size = 2}));
+      const auto layer,
+      GatedMapsLayer::Create({.experts = 1, .columns = 3, .max_batch_size = 2}, {}));
   EXPECT_EQ(layer->num_parameters(), layer->map(0).num_parameters());
 }
 

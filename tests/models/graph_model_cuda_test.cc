@@ -12,6 +12,7 @@
 #include "base/cuda_handles.h"
 #include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
+#include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/mmoe_model.h"
@@ -41,6 +42,7 @@ struct Kind {
   int64_t table_columns;
   int64_t num_tasks;
   std::function<CreateModel(int32_t num_dense, float dropout)> with;
+  bool sees_batch = false;  // samples depend on each other
 };
 
 ModelOptions SmallOptions(int32_t num_dense, float dropout) {
@@ -73,12 +75,13 @@ Kind Wide(const std::string& name) {
             return [=](const ExecContext& ctx) { return Model::Create(options, ctx); };
           }};
 }
-Kind SharedBottom() {
-  return {.name = "mmoe",
+// One expert is a shared bottom.
+Kind Mmoe(int32_t num_experts) {
+  return {.name = num_experts > 1 ? "mmoe" : "shared_bottom",
           .table_columns = 8,
           .num_tasks = 2,
-          .with = [](int32_t num_dense, float dropout) -> CreateModel {
-            const MmoeOptions options = {SmallOptions(num_dense, dropout), 2, 1, {24}};
+          .with = [=](int32_t num_dense, float dropout) -> CreateModel {
+            const MmoeOptions options = {SmallOptions(num_dense, dropout), 2, num_experts, {24}};
             return [=](const ExecContext& ctx) { return MmoeModel::Create(options, ctx); };
           }};
 }
@@ -115,19 +118,45 @@ Kind XDeepFm() {
             return [=](const ExecContext& ctx) { return XDeepFmModel::Create(options, ctx); };
           }};
 }
+Kind DcnOfExperts() {
+  return {.name = "dcn_experts",
+          .table_columns = 8,
+          .num_tasks = 1,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            DcnOptions options = {SmallOptions(num_dense, dropout)};
+            options.num_cross_layers = 2;
+            options.low_rank_dim = 5;
+            options.num_experts = 3;
+            return [=](const ExecContext& ctx) { return DcnModel::Create(options, ctx); };
+          }};
+}
+Kind Normed() {
+  return {.name = "deepfm_norm",
+          .table_columns = 9,
+          .num_tasks = 1,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            DeepFmOptions options = {SmallOptions(num_dense, dropout)};
+            options.batch_norm = true;
+            return [=](const ExecContext& ctx) { return DeepFmModel::Create(options, ctx); };
+          },
+          .sees_batch = true};
+}
 std::vector<Kind> AllKinds() {
   return {Dlrm(DlrmInteraction::kDot),
           Dlrm(DlrmInteraction::kCat),
           Wide<DeepFmModel, DeepFmOptions>("deepfm"),
           Wide<WideDeepModel, WideDeepOptions>("wide_deep"),
-          SharedBottom(),
           Dcn("dcn", 2, 0, DcnStructure::kStacked),
           Dcn("dcn_rank", 2, 5, DcnStructure::kParallel),
           Dcn("dcn_vector", 1, 0, DcnStructure::kParallel),
           Pnn(PnnProducts::kInner),
           Pnn(PnnProducts::kOuter),
           Pnn(PnnProducts::kBoth),
-          XDeepFm()};
+          XDeepFm(),
+          Mmoe(1),
+          Mmoe(3),
+          DcnOfExperts(),
+          Normed()};
 }
 
 // Of the weights and the bias that begin as zeros, which would hide mistakes.
@@ -269,9 +298,14 @@ void CheckStep(const Kind& kind, int32_t num_dense, float dropout, int64_t size)
 
   // How much the samples add to each sum over the batch, without regard to sign.
   std::vector<double> magnitude(want.gradients.size());
-  for (int64_t b = 0; b < size; ++b) {
+  for (int64_t b = 0; b < size && !kind.sees_batch; ++b) {
     const StepResult one = StepOnCpu(create, test::SliceOf(batch, b, b + 1), size * kind.num_tasks);
     for (size_t i = 0; i < magnitude.size(); ++i) magnitude[i] += std::abs(one.gradients[i]);
+  }
+  if (kind.sees_batch) {  // samples alone would say nothing
+    double largest = 0;
+    for (const float g : want.gradients) largest = std::max(largest, std::abs(double{g}));
+    std::fill(magnitude.begin(), magnitude.end(), largest);
   }
   // As in CheckSlices: sums over at most a few hundred terms err by less than 1000 roundings of
   // that, and numbers that come from larger ones by their share of the largest.
@@ -325,15 +359,218 @@ TEST(GraphModelCudaTest, AStepOfOtherModelsIsThatOfTheCpu) {
     if (kind.name == "dlrm") continue;
     for (const int32_t num_dense : {5, 0}) {
       for (const int64_t size : {1, 37}) {
+        // A sample alone is its own mean: what is left of it are roundings.
+        if (kind.sees_batch && size == 1) continue;
         ASSERT_NO_FATAL_FAILURE(CheckStep(kind, num_dense, 0.3f, size));
       }
     }
   }
 }
 
+// Training, the end of the step and an evaluation; half of the batch, of which the other half has
+// the same sums.
+TEST(GraphModelCudaTest, RunningStatisticsFollowTheBatchOfAllSlices) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const Kind kind = Normed();
+  const test::ModelBatch batch = test::RandomModelBatch(37, 5, 6 * kind.table_columns, 3);
+  struct Result {
+    std::vector<float> logits, statistics;
+    int calls = 0;
+  };
+  const auto run = [&](const ExecContext& ctx) {
+    Result result;
+    auto created = kind.with(5, 0)(ctx);
+    HOTROW_EXPECT_OK(created);
+    CtrModel& model = **created;
+    const bool on_gpu = ctx.device == Device::kCuda;
+    std::vector<float> logits(37), gradient = batch.logit_gradient;
+    test::DeviceArray<float> dense(batch.dense), embeddings(batch.embeddings), gpu_logits(37),
+        gpu_gradient(gradient), embedding_gradient(batch.embeddings.size());
+    std::vector<float> host_embedding_gradient(batch.embeddings.size());
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (const bool training : {true, false}) {
+      CtrModel::Input input = batch.Input(training, 1);
+      if (on_gpu) {
+        input.dense = dense.data();
+        input.embeddings = embeddings.data();
+      }
+      input.sum_over_slices = [&](std::span<double> sums) {
+        ++result.calls;
+        for (double& sum : sums) sum *= 2;
+        return absl::OkStatus();
+      };
+      const std::span<float> to =
+          on_gpu ? std::span<float>(gpu_logits.data(), 37) : std::span<float>(logits);
+      HOTROW_EXPECT_OK(model.Forward(ctx, input, to));
+      if (!training) break;
+      HOTROW_EXPECT_OK(model.Backward(
+          ctx, on_gpu ? std::span<float>(gpu_gradient.data(), 37) : std::span<float>(gradient),
+          on_gpu ? embedding_gradient.data() : host_embedding_gradient.data()));
+      HOTROW_EXPECT_OK(model.EndStep(ctx));
+    }
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    result.logits = on_gpu ? gpu_logits.ToHost() : logits;
+    for (const ParameterRange& range : model.untrained_parameters()) {
+      const auto part = model.parameters().subspan(static_cast<size_t>(range.begin),
+                                                   static_cast<size_t>(range.end - range.begin));
+      const std::vector<float> copy =
+          on_gpu ? ToHost(part) : std::vector<float>(part.begin(), part.end());
+      result.statistics.insert(result.statistics.end(), copy.begin(), copy.end());
+    }
+    return result;
+  };
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const Result cpu = run({});
+  const Result gpu = run({.device = Device::kCuda, .stream = stream->get()});
+  EXPECT_EQ(gpu.calls, 4);  // of two layers, forward and back
+  EXPECT_EQ(gpu.calls, cpu.calls);
+  ASSERT_EQ(gpu.statistics.size(), cpu.statistics.size());
+  for (size_t i = 0; i < cpu.statistics.size(); ++i) {
+    EXPECT_NEAR(gpu.statistics[i], cpu.statistics[i], 1e-5) << i;
+  }
+  for (size_t i = 0; i < 37; ++i) EXPECT_NEAR(gpu.logits[i], cpu.logits[i], 1e-4) << i;
+}
+
+// A history with a pooled target, and a feature that shares its table, whose rows are summed.
+CreateModel Din(float dropout) {
+  DinOptions options = {SmallOptions(3, dropout)};
+  options.num_sparse = 4;
+  options.features = {
+      {"watched", "items", 5}, {"item", "targets", 1}, {"last", "items", 2}, {"user", "users", 1}};
+  options.history = "watched:item";
+  options.attention_layer_sizes = {12};
+  return [=](const ExecContext& ctx) { return DinModel::Create(options, ctx); };
+}
+
+// The rows of one feature that is not pooled.
+struct Rows {
+  std::vector<int64_t> offsets;
+  std::vector<float> values;
+};
+Rows RandomRows(int64_t batch_size, int64_t length_max, uint64_t seed) {
+  RandomStream random(seed, RandomPurpose::kTest);
+  Rows rows;
+  rows.offsets = {11};  // wherever the batch has them
+  for (int64_t b = 0; b < batch_size; ++b) {
+    rows.offsets.push_back(rows.offsets.back() + (b * 3 + 1) % (length_max + 1));
+  }
+  for (int64_t i = 0; i < (rows.offsets.back() - 11) * 8; ++i)
+    rows.values.push_back(random.Normal());
+  return rows;
+}
+
+struct DinResult {
+  std::vector<float> logits, embedding_gradient, gradients;
+  std::vector<std::vector<float>> row_gradients;
+};
+
+DinResult DinOnCpu(const test::ModelBatch& batch, const std::vector<Rows>& rows) {
+  DinResult r;
+  auto created = Din(0.3f)({});
+  HOTROW_EXPECT_OK(created);
+  GraphModel& model = **created;
+  std::vector<CtrModel::Sequence> sequences;
+  for (const Rows& of : rows) r.row_gradients.emplace_back(of.values.size(), 9.0f);
+  for (size_t s = 0; s < rows.size(); ++s) {
+    sequences.push_back({.rows = rows[s].values.data(),
+                         .offsets = rows[s].offsets.data(),
+                         .gradient = r.row_gradients[s].data()});
+  }
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.sequences = sequences;
+  r.logits.resize(batch.logit_gradient.size());
+  r.embedding_gradient.resize(batch.embeddings.size());
+  std::vector<float> logit_gradient = batch.logit_gradient;
+  HOTROW_EXPECT_OK(model.Forward({}, input, r.logits));
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data()));
+  r.gradients.assign(model.gradients().begin(), model.gradients().end());
+  return r;
+}
+
+DinResult DinOnGpu(const test::ModelBatch& batch, const std::vector<Rows>& rows) {
+  DinResult r;
+  auto stream = CreateStream();
+  HOTROW_EXPECT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  auto created = Din(0.3f)(ctx);
+  HOTROW_EXPECT_OK(created);
+  GraphModel& model = **created;
+  const size_t b = batch.logit_gradient.size();
+  test::DeviceArray<float> dense(batch.dense), embeddings(batch.embeddings), logits(b),
+      logit_gradient(batch.logit_gradient), embedding_gradient(batch.embeddings.size());
+  struct OnGpu {
+    explicit OnGpu(const Rows& rows)
+        : offsets(rows.offsets),
+          values(rows.values),
+          gradient(std::vector<float>(rows.values.size(), 9.0f)) {}
+    test::DeviceArray<int64_t> offsets;
+    test::DeviceArray<float> values, gradient;
+  };
+  std::vector<std::unique_ptr<OnGpu>> there;
+  std::vector<CtrModel::Sequence> sequences;
+  for (const Rows& of : rows) {
+    there.push_back(std::make_unique<OnGpu>(of));
+    sequences.push_back({.rows = there.back()->values.data(),
+                         .offsets = of.offsets.data(),
+                         .gradient = there.back()->gradient.data()});
+  }
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.dense = dense.data();
+  input.embeddings = embeddings.data();
+  input.sequences = sequences;
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_THAT(model.Forward(ctx, input, {logits.data(), b}),
+              test::StatusIs(absl::StatusCode::kInvalidArgument,
+                             ::testing::HasSubstr("without offsets for the cuda")));
+  for (size_t s = 0; s < rows.size(); ++s) sequences[s].device_offsets = there[s]->offsets.data();
+  HOTROW_EXPECT_OK(model.Forward(ctx, input, {logits.data(), b}));
+  HOTROW_EXPECT_OK(model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data()));
+  EXPECT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
+  r.logits = logits.ToHost();
+  r.embedding_gradient = embedding_gradient.ToHost();
+  r.gradients = ToHost(model.gradients());
+  for (const auto& of : there) r.row_gradients.push_back(of->gradient.ToHost());
+  return r;
+}
+
+TEST(GraphModelCudaTest, AStepOfDinIsThatOfTheCpuAndRepeats) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const int64_t size : {0, 1, 37, 128}) {
+    SCOPED_TRACE(size);
+    const test::ModelBatch batch = test::RandomModelBatch(size, 3, 2 * 8, 3);
+    const std::vector<Rows> rows = {RandomRows(size, 5, 7), RandomRows(size, 2, 8)};
+    const DinResult want = DinOnCpu(batch, rows);
+    const DinResult got = DinOnGpu(batch, rows);
+    const auto expect_near = [&](const std::vector<float>& a, const std::vector<float>& b,
+                                 const char* what) {
+      ASSERT_EQ(a.size(), b.size());
+      double largest = 0;
+      for (const float x : b) largest = std::max(largest, std::abs(double{x}));
+      for (size_t i = 0; i < b.size(); ++i) {
+        ASSERT_NEAR(a[i], b[i], 1000 * 0x1p-24 * largest) << what << " " << i;
+      }
+      if (size > 1) {
+        EXPECT_GT(largest, 1e-3) << what << ": nothing was tested";
+      }
+    };
+    expect_near(got.logits, want.logits, "logit");
+    expect_near(got.embedding_gradient, want.embedding_gradient, "embedding gradient");
+    expect_near(got.gradients, want.gradients, "gradient");
+    ASSERT_EQ(got.row_gradients.size(), 2u);
+    expect_near(got.row_gradients[0], want.row_gradients[0], "history");
+    expect_near(got.row_gradients[1], want.row_gradients[1], "summed rows");
+    const DinResult again = DinOnGpu(batch, rows);
+    EXPECT_EQ(test::FloatBits(again.logits), test::FloatBits(got.logits));
+    EXPECT_EQ(test::FloatBits(again.gradients), test::FloatBits(got.gradients));
+    EXPECT_EQ(test::FloatBits(again.row_gradients[0]), test::FloatBits(got.row_gradients[0]));
+  }
+}
+
 TEST(GraphModelCudaTest, ANanOfASampleStaysInIt) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const Kind& kind : AllKinds()) {
+    if (kind.sees_batch) continue;
     SCOPED_TRACE(kind.name);
     const int64_t width = 6 * kind.table_columns;
     test::ModelBatch batch = test::RandomModelBatch(37, 5, width, 3, kind.num_tasks);
@@ -351,25 +588,6 @@ TEST(GraphModelCudaTest, ANanOfASampleStaysInIt) {
     }
     EXPECT_TRUE(std::isnan(got.loss));
   }
-}
-
-TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
-  HOTROW_REQUIRE_GPU_OR_SKIP();
-  auto stream = CreateStream();
-  HOTROW_ASSERT_OK(stream);
-  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
-  ModelOptions options = SmallOptions(5, 0);
-  const auto refused = [](const absl::StatusOr<std::unique_ptr<GraphModel>>& model,
-                          const std::string& message) {
-    EXPECT_THAT(model.status(),
-                test::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(message)));
-  };
-  refused(
-      MmoeModel::Create({options, 1, 2, {24}}, ctx),
-      "--device=cuda: this mmoe works on the cpu only; use --device=cpu (its part \"mixture0\"");
-  options.batch_norm = true;
-  refused(DeepFmModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
-  refused(WideDeepModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
 }
 
 TEST(GraphModelCudaTest, HooksAreCalledInTheirOrderAndAnEmptyBatchHasZeroGradients) {

@@ -287,11 +287,6 @@ TEST(ModelGraphTest, APartThatKnowsNoGpuIsRefusedThere) {
   EXPECT_THAT(g.Build().status().message(),
               HasSubstr("--device=cuda: this small works on the cpu only; use --device=cpu (its "
                         "part \"host\" knows no other)"));
-  ModelGraph normed(SmallOptions(), {.device = Device::kCuda});
-  normed.AddLogit(AddMlp(normed, "mlp", normed.Dense(),
-                         {.flag = "--sizes", .sizes = {2, 1}, .batch_norm = true}));
-  EXPECT_THAT(normed.Build().status().message(),
-              HasSubstr("--batch_norm works with --device=cpu only"));
 }
 
 // Nothing of it needs a loop over host memory, so what is missing here is the GPU.

@@ -19,7 +19,8 @@ class StepMailboxTest : public testing::TestWithParam<Device> {
     HOTROW_ASSERT_OK_AND_ASSIGN(stream_, DeviceStream::Create(GetParam()));
     ctx_ = stream_.On(ExecContext());
     HOTROW_ASSERT_OK_AND_ASSIGN(
-        mail_, StepMailbox::Create(ctx_, {.dense_max = 6, .labels_max = 3, .num_numbers = 2}));
+        mail_, StepMailbox::Create(
+                   ctx_, {.dense_max = 6, .labels_max = 3, .offsets_max = 4, .num_numbers = 2}));
   }
 
   // What a step's kernels would write.
@@ -73,6 +74,12 @@ TEST_P(StepMailboxTest, UploadsAreThereUntilTheNext) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const float* const labels, mail_->UploadLabels(Floats(2, -i)));
     EXPECT_EQ(There(dense, 6), Floats(6, i));
     EXPECT_EQ(There(labels, 2), Floats(2, -i));
+    const std::vector<int64_t> offsets = {0, int64_t{1} << 40, static_cast<int64_t>(i)};
+    HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t* const sent, mail_->UploadOffsets(offsets));
+    std::vector<int64_t> there(3);
+    HOTROW_ASSERT_OK(EnqueueCopy(ctx_, there.data(), sent, 24));
+    HOTROW_ASSERT_OK(WaitForStream(ctx_));
+    EXPECT_EQ(there, offsets);
     EXPECT_EQ(mail_->num_unread(), 0);
   }
   HOTROW_ASSERT_OK(mail_->UploadDense({}));

@@ -3,7 +3,9 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/device_stream.h"
 #include "base/thread_pool.h"
 #include "gtest/gtest.h"
@@ -11,10 +13,13 @@
 #include "models/train/trainer.h"
 #include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
+#include "models/zoo/din_model.h"
 #include "models/zoo/layers/graph_model.h"
+#include "models/zoo/mmoe_model.h"
 #include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"
 #include "models/zoo/xdeepfm_model.h"
+#include "tests/models/two_labels.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -34,6 +39,8 @@ struct Kind {
   std::string name;
   int32_t table_columns;
   MakeModel make;
+  bool two_labels = false;
+  std::string data;  // what its data have beside the others'
 };
 template <typename Model, typename Options>
 Kind KindOf(const std::string& name) {
@@ -69,6 +76,42 @@ Kind XDeepFm() {
             return XDeepFmModel::Create({options, {2, 1}}, ctx);
           }};
 }
+// Two tasks over experts with batch norm.
+Kind Mmoe() {
+  return {"mmoe", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            MmoeOptions mmoe = {options, 2, 3, {16}};
+            mmoe.batch_norm = true;
+            return MmoeModel::Create(mmoe, ctx);
+          },
+          /*two_labels=*/true};
+}
+Kind DcnOfExperts() {
+  return {"dcn_experts", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            DcnOptions dcn = {options};
+            dcn.num_cross_layers = 1;
+            dcn.low_rank_dim = 4;
+            dcn.num_experts = 2;
+            return DcnModel::Create(dcn, ctx);
+          }};
+}
+Kind Din() {
+  return {"din", kDim,
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            DinOptions din = {options};
+            for (int f = 0; f < options.num_sparse; ++f) {
+              din.features.push_back({absl::StrCat("cat_", f), absl::StrCat("t_cat_", f), 3});
+            }
+            din.history = "cat_0:cat_1";
+            din.attention_layer_sizes = {8};
+            return DinModel::Create(din, ctx);
+          },
+          /*two_labels=*/false, ",hotness=0-3"};
+}
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 class TrainerCudaTest : public testing::TestWithParam<Kind> {
@@ -90,8 +133,11 @@ class TrainerCudaTest : public testing::TestWithParam<Kind> {
     if (device != Device::kCpu) options.device_cache_bytes = kSmallestCache;
     const auto run = [&]() -> absl::StatusOr<TrainReport> {
       HOTROW_ASSIGN_OR_RETURN(
-          const std::unique_ptr<DataSource> data,
-          OpenDataSource("synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320", 5));
+          std::unique_ptr<DataSource> data,
+          OpenDataSource(
+              "synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320" + GetParam().data,
+              5));
+      if (GetParam().two_labels) data = std::make_unique<test::TwoLabels>(std::move(data));
       ThreadPool pool(1);
       DeviceStream stream;
       if (device != Device::kCpu) {
@@ -193,6 +239,31 @@ TEST_P(TrainerFp16CudaTest, LearnsWithAScaledLossThatFindsItsWayDown) {
   EXPECT_EQ(resumed.loss_scale->skipped_steps, skipped);
 }
 
+// For models that differ from those above by their dense half only.
+class BriefTrainerCudaTest : public TrainerCudaTest {};
+
+TEST_P(BriefTrainerCudaTest, LearnsWhatTheCpuLearns) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  TrainerOptions options = SmallOptions();
+  options.epochs = 1;
+  options.limit_train_batches = 4;
+  const TrainReport cpu = Train(Device::kCpu, options);
+  const TrainReport gpu = Train(Device::kCuda, options);
+  EXPECT_EQ(gpu.steps, 4);
+  EXPECT_NEAR(gpu.test.auc, cpu.test.auc, 2e-3);
+  EXPECT_NEAR(gpu.test.logloss, cpu.test.logloss, 1e-3);
+  EXPECT_NEAR(gpu.train_logloss, cpu.train_logloss, 1e-4);
+  ASSERT_EQ(gpu.tasks.size(), GetParam().two_labels ? 2u : 0u);
+  ASSERT_EQ(cpu.tasks.size(), gpu.tasks.size());
+  for (size_t task = 0; task < gpu.tasks.size(); ++task) {
+    EXPECT_NEAR(gpu.tasks[task].test.auc, cpu.tasks[task].test.auc, 2e-3);
+    EXPECT_NEAR(gpu.tasks[task].test.logloss, cpu.tasks[task].test.logloss, 1e-3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, BriefTrainerCudaTest,
+                         testing::Values(Mmoe(), DcnOfExperts(), Din()),
+                         [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
                          testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
                                          KindOf<WideDeepModel, WideDeepOptions>("wide_deep"),

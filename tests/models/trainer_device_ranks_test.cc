@@ -208,7 +208,7 @@ struct LastRank {
 // What each rank returns.
 std::vector<absl::StatusOr<TrainReport>> RunRanks(
     Device device, int world_size, const std::function<TrainerOptions(int rank)>& options_of,
-    double timeout_seconds = 60, LastRank* last = nullptr) {
+    double timeout_seconds = 60, LastRank* last = nullptr, bool batch_norm = false) {
   if (last != nullptr) last->others = world_size - 1;
   std::vector<absl::StatusOr<TrainReport>> reports(
       static_cast<size_t>(world_size),
@@ -237,6 +237,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
                                    .embedding_dim = options.embedding_dim,
                                    .over_arch_layer_sizes = {16, 1},
                                    .dropout = 0.1f,
+                                   .batch_norm = batch_norm,
                                    .seed = options.seed + (is_last ? last->other_seed : 0),
                                    .max_batch_size = options.batch_size},
                                   {16, options.embedding_dim}},
@@ -251,8 +252,10 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
 }
 
 // The report of rank 0; the others must say the same of what is common.
-TrainReport RunAlike(Device device, int world_size, const TrainerOptions& options) {
-  const auto reports = RunRanks(device, world_size, [&](int) { return options; });
+TrainReport RunAlike(Device device, int world_size, const TrainerOptions& options,
+                     bool batch_norm = false) {
+  const auto reports = RunRanks(
+      device, world_size, [&](int) { return options; }, 60, nullptr, batch_norm);
   for (const auto& report : reports) {
     HOTROW_EXPECT_OK(report);
     if (!report.ok()) return {};
@@ -365,6 +368,18 @@ TEST_F(GpuRanksTest, LearnWhatRanksOnTheHostLearnAndRepeat) {
   TrainerOptions other = OnSsd(options_);
   other.prefetch_depth = 2;
   ExpectSameEnd(RunAlike(Device::kCuda, kRanks, other), gpu);
+}
+
+// Whose sums are the host's, over all ranks.
+TEST_F(GpuRanksTest, BatchNormSeesTheBatchOfAllRanks) {
+  options_.limit_train_batches = 3;
+  TrainerOptions on_host = options_;
+  on_host.device_cache_bytes = 0;
+  const TrainReport host = RunAlike(Device::kCpu, kRanks, on_host, /*batch_norm=*/true);
+  const TrainReport gpu = RunAlike(Device::kCuda, kRanks, options_, /*batch_norm=*/true);
+  EXPECT_EQ(gpu.steps, 3);
+  EXPECT_NEAR(gpu.test.logloss, host.test.logloss, 1e-3);
+  EXPECT_NEAR(gpu.train_logloss, host.train_logloss, 1e-4);
 }
 
 TEST_F(GpuRanksTest, ACheckpointGoesOnWithTheSameBits) {

@@ -14,6 +14,7 @@
 #include "models/train/trainer.h"
 #include "models/zoo/mmoe_model.h"
 #include "tests/models/checkpoint_test_util.h"
+#include "tests/models/two_labels.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -24,49 +25,6 @@ namespace {
 using test::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// Synthetic clicks, and as a second label whether the first dense feature is positive, which a
-// model learns quickly.
-class TwoLabels : public DataSource {
- public:
-  explicit TwoLabels(std::unique_ptr<DataSource> base)
-      : base_(std::move(base)), schema_(base_->schema()) {
-    schema_.labels = {"click", "positive"};
-  }
-  const DataSchema& schema() const override { return schema_; }
-  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
-                                                        int64_t first_sample) override {
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataReader> reader,
-                            base_->OpenSplit(split, epoch, first_sample));
-    return std::make_unique<Reader>(std::move(reader));
-  }
-
- private:
-  class Reader : public DataReader {
-   public:
-    explicit Reader(std::unique_ptr<DataReader> base) : base_(std::move(base)) {}
-    absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
-      HOTROW_RETURN_IF_ERROR(base_->Next(max_batch_size, batch));
-      std::vector<float> labels;
-      const size_t columns =
-          batch->batch_size == 0 ? 0 : batch->dense.size() / static_cast<size_t>(batch->batch_size);
-      for (size_t b = 0; b < static_cast<size_t>(batch->batch_size); ++b) {
-        labels.push_back(batch->labels[b]);
-        labels.push_back(batch->dense[b * columns] > 0 ? 1.0f : 0.0f);
-      }
-      batch->labels = std::move(labels);
-      batch->num_labels = 2;
-      return absl::OkStatus();
-    }
-    int64_t position() const override { return base_->position(); }
-
-   private:
-    std::unique_ptr<DataReader> base_;
-  };
-
-  const std::unique_ptr<DataSource> base_;
-  DataSchema schema_;
-};
 
 TrainerOptions SmallOptions() {
   TrainerOptions options;
@@ -85,7 +43,7 @@ absl::StatusOr<TrainReport> Train(const TrainerOptions& options, const ExecConte
   HOTROW_ASSIGN_OR_RETURN(
       std::unique_ptr<DataSource> base,
       OpenDataSource("synthetic:tables=3,rows=100,dense=3,samples=4000,valid=500,test=1000", 5));
-  TwoLabels data(std::move(base));
+  test::TwoLabels data(std::move(base));
   const ModelFactory factory =
       [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
     MmoeOptions mmoe = {{.num_dense = schema.num_dense,

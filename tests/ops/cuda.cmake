@@ -1,15 +1,18 @@
 # The kernels against the CPU's loops.
 set(_cuda_sources
+    batch_norm_cuda_test.cc
     bce_loss_cuda_test.cc
     cin_products_cuda_test.cc
     columns_cuda_test.cc
     cross_network_cuda_test.cc
+    crossing_cuda_test.cc
     cublaslt_test.cc
     dense_optimizer_cuda_test.cc
     dot_interaction_cuda_test.cc
     dropout_cuda_test.cc
     fm_interaction_cuda_test.cc
     fused_sparse_update_cuda_test.cu
+    gated_experts_cuda_test.cc
     gather_cuda_test.cu
     gemm_products_cuda_test.cc
     gradient_norm_cuda_test.cc
@@ -29,6 +32,7 @@ set(_cuda_sources
     row_init_cuda_test.cu
     sparse_optimizer_cuda_test.cu
     split_slots_cuda_test.cu
+    target_attention_cuda_test.cc
     tell_host_cuda_test.cu
     unique_cuda_test.cu)
 if(HOTROW_EMULATED_GPU)

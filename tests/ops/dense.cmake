@@ -1,14 +1,17 @@
 hotrow_add_test(
   NAME ops_dense_test
-  SOURCES bce_loss_test.cc
+  SOURCES batch_norm_test.cc
+          bce_loss_test.cc
           bf16_test.cc
           cin_products_test.cc
           columns_test.cc
           cross_network_test.cc
+          crossing_test.cc
           dense_optimizer_test.cc
           dot_interaction_test.cc
           dropout_test.cc
           fm_interaction_test.cc
+          gated_experts_test.cc
           gemm_cuda_test.cc
           gradient_norm_test.cc
           linear_term_test.cc
@@ -17,5 +20,6 @@ hotrow_add_test(
           ordered_sum_test.cc
           outer_product_test.cc
           padded_dot_test.cc
+          target_attention_test.cc
           vec8_test.cc
   DEPS hotrow::ops)

@@ -2,33 +2,35 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "base/math.h"
+#include "base/device_stream.h"
 #include "base/status_macros.h"
-#include "base/thread_pool.h"
 #include "models/onnx/onnx_graph.h"
+#include "ops/columns.h"
 #include "ops/dropout.h"
 
 namespace hotrow {
-namespace {
 
-// A row is a microsecond or less of work.
-constexpr int64_t kChunkRows = 64;
-
-}  // namespace
-
-BatchNormLayer::BatchNormLayer(const Options& options)
-    : options_(options),
-      block_sums_(2 * columns() * static_cast<size_t>(CeilDiv(options.max_batch_size, kBlockRows))),
-      sums_(2 * columns() + 1),
-      batch_mean_(columns()),
-      batch_variance_(columns()),
-      mean_(columns()),
-      inverse_deviation_(columns()),
-      gradients_(2 * columns()) {}
+absl::StatusOr<std::unique_ptr<BatchNormLayer>> BatchNormLayer::Create(const Options& options,
+                                                                       const ExecContext& ctx) {
+  std::unique_ptr<BatchNormLayer> out(new BatchNormLayer(options));
+  const int64_t width = 2 * int64_t{options.columns};
+  const MemoryOfDevice there = {.device = ctx.device, .stream = ctx.stream};
+  HOTROW_ASSIGN_OR_RETURN(
+      out->workspace_,
+      DeviceMemory<std::byte>::Create(
+          BatchNormWorkspaceBytes(options.max_batch_size, options.columns), there));
+  HOTROW_ASSIGN_OR_RETURN(out->sums_, DeviceMemory<double>::Create(width, there));
+  HOTROW_ASSIGN_OR_RETURN(out->moments_, DeviceMemory<double>::Create(width, there));
+  HOTROW_ASSIGN_OR_RETURN(out->scale_, DeviceMemory<float>::Create(width, there));
+  HOTROW_ASSIGN_OR_RETURN(out->slice_sums_, SharedBuffer<double>::Create(width + 1, {ctx.device}));
+  return out;
+}
 
 LayerTraits BatchNormLayer::traits() const {
-  return {.inputs_until = LayerPhase::kBackwardInputs,
+  return {.on_gpu = true,
+          .inputs_until = LayerPhase::kBackwardInputs,
           .gradient_until = LayerPhase::kBackwardInputs,
           .overwrites_gradient = true};
 }
@@ -38,10 +40,6 @@ void BatchNormLayer::InitParameters(uint64_t /*seed*/, std::span<float> paramete
   std::fill_n(parameters.begin() + variance_offset(), columns(), 1.0f);
 }
 
-float BatchNormLayer::InverseDeviation(double variance) const {
-  return static_cast<float>(1 / std::sqrt(variance + kEpsilon));
-}
-
 // Operation by operation what Forward does, so that it rounds alike: of BatchNormalization, which
 // ONNX has, each runtime chooses the order.
 absl::StatusOr<std::string> BatchNormLayer::ToOnnx(const LayerOnnx& onnx) const {
@@ -49,11 +47,12 @@ absl::StatusOr<std::string> BatchNormLayer::ToOnnx(const LayerOnnx& onnx) const 
   const auto constant = [&](const char* name, const float* data) {
     return graph.Floats(onnx.name + name, {options_.columns}, {data, columns()});
   };
-  std::vector<float> inverse(columns());
-  for (size_t i = 0; i < columns(); ++i) {
-    inverse[i] = InverseDeviation(onnx.parameters[static_cast<size_t>(variance_offset()) + i]);
-  }
-  const std::string mean = constant("/mean", onnx.parameters + mean_offset());
+  std::vector<float> means(columns()), inverse(columns());
+  HOTROW_RETURN_IF_ERROR(BatchNormRunning({}, {.columns = options_.columns,
+                                               .mean = onnx.parameters + mean_offset(),
+                                               .variance = onnx.parameters + variance_offset(),
+                                               .scale = {means.data(), inverse.data()}}));
+  const std::string mean = constant("/mean", means.data());
   const std::string deviation = constant("/inverse_deviation", inverse.data());
   const std::string gamma = constant("/gamma", onnx.parameters + gamma_offset());
   const std::string beta = constant("/beta", onnx.parameters + beta_offset());
@@ -71,19 +70,29 @@ void BatchNormLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) co
                .activations = options_.columns});
 }
 
-template <typename Add>
-void BatchNormLayer::SumRows(const ExecContext& ctx, int64_t rows, const Add& add) {
-  const size_t width = 2 * columns();
-  ParallelFor(ctx.pool, rows, kBlockRows, [&](int64_t begin, int64_t end) {
-    double* const to = block_sums_.data() + static_cast<size_t>(begin / kBlockRows) * width;
-    std::fill_n(to, width, 0.0);
-    for (int64_t r = begin; r < end; ++r) add(r, to, to + columns());
-  });
-  std::fill(sums_.begin(), sums_.end(), 0.0);
-  for (int64_t block = 0; block < CeilDiv(rows, kBlockRows); ++block) {
-    const double* const from = block_sums_.data() + static_cast<size_t>(block) * width;
-    for (size_t i = 0; i < width; ++i) sums_[i] += from[i];
-  }
+BatchNormArgs BatchNormLayer::ArgsOf(int64_t batch_size, const TensorView& x,
+                                     const float* parameters) {
+  return {.batch_size = batch_size,
+          .columns = options_.columns,
+          .relu = options_.relu,
+          .x = x.data,
+          .x_stride = x.row_stride,
+          .scale = scale(),
+          .gamma = parameters + gamma_offset(),
+          .beta = parameters + beta_offset()};
+}
+
+absl::Status BatchNormLayer::SumOverSlices(const ExecContext& ctx, const SliceSums& sum,
+                                           int64_t* samples) {
+  if (!sum) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, slice_sums_.data(), sums_.data(), sums_.bytes()));
+  HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
+  double& last = slice_sums_.span().back();
+  last = static_cast<double>(*samples);
+  HOTROW_RETURN_IF_ERROR(sum(slice_sums_.span()));
+  *samples = std::llround(last);
+  // The next copy out comes behind this one, and the host waits for that before it writes again.
+  return EnqueueCopy(ctx, sums_.data(), slice_sums_.data(), sums_.bytes());
 }
 
 absl::Status BatchNormLayer::Drop(const ExecContext& ctx, int64_t rows,
@@ -102,116 +111,76 @@ absl::Status BatchNormLayer::Drop(const ExecContext& ctx, int64_t rows,
 
 absl::Status BatchNormLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
   const TensorView& x = pass.inputs[0];
-  const size_t columns = this->columns();
   if (pass.training) {
-    SumRows(ctx, pass.batch_size, [&](int64_t r, double* sum, double* squares) {
-      const float* const row = x.data + r * x.row_stride;
-      for (size_t i = 0; i < columns; ++i) {
-        const double value = row[i];
-        sum[i] += value;
-        squares[i] += value * value;
-      }
-    });
-    sums_.back() = static_cast<double>(pass.batch_size);
-    if (pass.sum_over_slices) HOTROW_RETURN_IF_ERROR(pass.sum_over_slices(sums_));
-    samples_ = std::llround(sums_.back());
+    HOTROW_RETURN_IF_ERROR(BatchNormSums(ctx, {.batch_size = pass.batch_size,
+                                               .columns = options_.columns,
+                                               .x = x.data,
+                                               .x_stride = x.row_stride,
+                                               .sums = sums_.data(),
+                                               .workspace = workspace_.data(),
+                                               .workspace_bytes = workspace_.bytes()}));
+    samples_ = pass.batch_size;
     step_ = pass.step;
     first_sample_ = pass.first_sample;
-    const double n = std::max(sums_.back(), 1.0);
-    for (size_t i = 0; i < columns; ++i) {
-      // Squares of floats are exact in double, so what cancels is far below the variance unless
-      // that is 10^-14 of the squared mean. A NaN stays one.
-      const double mean = sums_[i] / n;
-      const double variance = sums_[columns + i] / n - mean * mean;
-      batch_mean_[i] = mean;
-      batch_variance_[i] = variance < 0 ? 0 : variance;
-      mean_[i] = static_cast<float>(mean);
-      inverse_deviation_[i] = InverseDeviation(batch_variance_[i]);
-    }
+    HOTROW_RETURN_IF_ERROR(SumOverSlices(ctx, pass.sum_over_slices, &samples_));
+    HOTROW_RETURN_IF_ERROR(BatchNormMoments(ctx, {.columns = options_.columns,
+                                                  .sums = sums_.data(),
+                                                  .samples = samples_,
+                                                  .moments = moments_.data(),
+                                                  .scale = scale()}));
   } else {
-    for (size_t i = 0; i < columns; ++i) {
-      mean_[i] = pass.parameters[static_cast<size_t>(mean_offset()) + i];
-      inverse_deviation_[i] =
-          InverseDeviation(pass.parameters[static_cast<size_t>(variance_offset()) + i]);
-    }
+    HOTROW_RETURN_IF_ERROR(BatchNormRunning(ctx, {.columns = options_.columns,
+                                                  .mean = pass.parameters + mean_offset(),
+                                                  .variance = pass.parameters + variance_offset(),
+                                                  .scale = scale()}));
   }
-  const float* const gamma = pass.parameters + gamma_offset();
-  const float* const beta = pass.parameters + beta_offset();
-  ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const row = x.data + r * x.row_stride;
-      float* const y = pass.output.data + r * pass.output.row_stride;
-      for (size_t i = 0; i < columns; ++i) {
-        const float z = gamma[i] * ((row[i] - mean_[i]) * inverse_deviation_[i]) + beta[i];
-        y[i] = options_.relu && z < 0 ? 0.0f : z;
-      }
-    }
-  });
+  BatchNormArgs args = ArgsOf(pass.batch_size, x, pass.parameters);
+  args.output = pass.output.data;
+  args.output_stride = pass.output.row_stride;
+  HOTROW_RETURN_IF_ERROR(BatchNorm(ctx, args));
   return pass.training ? Drop(ctx, pass.batch_size, pass.output) : absl::OkStatus();
 }
 
-// With xhat the normalized x, g the gradient of gamma xhat + beta and mean() over the whole batch:
-//   dx = gamma / deviation (g - mean(g) - xhat mean(g xhat))
+// The gradients of gamma and beta are there early: they are the sums that those of the inputs need.
 absl::Status BatchNormLayer::BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) {
-  const TensorView& x = pass.inputs[0];
   const TensorView& dy = pass.output_gradient;
   const TensorView& dx = pass.input_gradients[0];
-  const size_t columns = this->columns();
-  const float* const gamma = pass.parameters + gamma_offset();
-  const float* const beta = pass.parameters + beta_offset();
   HOTROW_RETURN_IF_ERROR(Drop(ctx, pass.batch_size, dy));
-  SumRows(ctx, pass.batch_size, [&](int64_t r, double* of_gamma, double* of_beta) {
-    const float* const row = x.data + r * x.row_stride;
-    float* const g = dy.data + r * dy.row_stride;
-    for (size_t i = 0; i < columns; ++i) {
-      const float normalized = (row[i] - mean_[i]) * inverse_deviation_[i];
-      if (options_.relu && gamma[i] * normalized + beta[i] <= 0) g[i] = 0;
-      of_gamma[i] += static_cast<double>(g[i]) * normalized;
-      of_beta[i] += g[i];
-    }
-  });
-  for (size_t i = 0; i < 2 * columns; ++i) gradients_[i] = static_cast<float>(sums_[i]);
-  if (pass.sum_over_slices) HOTROW_RETURN_IF_ERROR(pass.sum_over_slices(sums_));
+  const BatchNormArgs forward = ArgsOf(pass.batch_size, pass.inputs[0], pass.parameters);
+  HOTROW_RETURN_IF_ERROR(BatchNormGradSums(ctx, {.forward = forward,
+                                                 .output_gradient = dy.data,
+                                                 .output_gradient_stride = dy.row_stride,
+                                                 .sums = sums_.data(),
+                                                 .gradients = pass.gradients + gamma_offset(),
+                                                 .workspace = workspace_.data(),
+                                                 .workspace_bytes = workspace_.bytes()}));
+  int64_t samples = pass.batch_size;
+  HOTROW_RETURN_IF_ERROR(SumOverSlices(ctx, pass.sum_over_slices, &samples));
   if (dx.data == nullptr) return absl::OkStatus();
-  const double n = std::max<double>(static_cast<double>(samples_), 1.0);
-  std::vector<float> mean_of_products(columns), mean_of_gradients(columns);
-  for (size_t i = 0; i < columns; ++i) {
-    mean_of_products[i] = static_cast<float>(sums_[i] / n);
-    mean_of_gradients[i] = static_cast<float>(sums_[columns + i] / n);
-  }
-  ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const row = x.data + r * x.row_stride;
-      const float* const g = dy.data + r * dy.row_stride;
-      float* const to = dx.data + r * dx.row_stride;
-      for (size_t i = 0; i < columns; ++i) {
-        const float normalized = (row[i] - mean_[i]) * inverse_deviation_[i];
-        to[i] = gamma[i] * inverse_deviation_[i] *
-                (g[i] - mean_of_gradients[i] - normalized * mean_of_products[i]);
-      }
-    }
-  });
-  return absl::OkStatus();
+  return BatchNormInputGrad(ctx, {.forward = forward,
+                                  .output_gradient = dy.data,
+                                  .output_gradient_stride = dy.row_stride,
+                                  .sums = sums_.data(),
+                                  .samples = samples_,
+                                  .x_gradient = dx.data,
+                                  .x_gradient_stride = dx.row_stride});
 }
 
-absl::Status BatchNormLayer::BackwardParameters(const ExecContext& /*ctx*/,
-                                                const LayerBackward& pass) {
-  std::copy(gradients_.begin(), gradients_.end(), pass.gradients);
-  std::fill_n(pass.gradients + mean_offset(), num_untrained(), 0.0f);
-  return absl::OkStatus();
+absl::Status BatchNormLayer::BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) {
+  return MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kZero,
+                           .batch_size = 1,
+                           .width = static_cast<int32_t>(num_untrained()),
+                           .to = {pass.gradients + mean_offset(), num_untrained(),
+                                  static_cast<int32_t>(num_untrained())}});
 }
 
-void BatchNormLayer::EndStep(float* parameters) {
-  if (samples_ == 0) return;
-  const auto n = static_cast<double>(samples_);
-  const double unbiased = samples_ > 1 ? n / (n - 1) : 1;
-  float* const mean = parameters + mean_offset();
-  float* const variance = parameters + variance_offset();
-  for (size_t i = 0; i < columns(); ++i) {
-    mean[i] = static_cast<float>((1 - kMomentum) * mean[i] + kMomentum * batch_mean_[i]);
-    variance[i] = static_cast<float>((1 - kMomentum) * variance[i] +
-                                     kMomentum * unbiased * batch_variance_[i]);
-  }
+absl::Status BatchNormLayer::EndStep(const ExecContext& ctx, float* parameters) {
+  return BatchNormEndStep(ctx, {.columns = options_.columns,
+                                .samples = samples_,
+                                .moments = moments_.data(),
+                                .momentum = kMomentum,
+                                .mean = parameters + mean_offset(),
+                                .variance = parameters + variance_offset()});
 }
 
 }  // namespace hotrow

@@ -1,15 +1,18 @@
 #ifndef HOTROW_MODELS_ZOO_LAYERS_BATCH_NORM_LAYER_H_
 #define HOTROW_MODELS_ZOO_LAYERS_BATCH_NORM_LAYER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
+#include "ops/batch_norm.h"
 
 namespace hotrow {
 
@@ -23,13 +26,15 @@ namespace hotrow {
 // Parameters: gamma [H], which start as ones, beta [H], zeros; untrained: the running mean [H],
 //             zeros, and variance [H], ones.
 // Bits:       sums over the batch are double, block by block of kBlockRows samples, then over the
-//             slices. So a batch gives the same bits on any pool, and on any number of ranks the
-//             same but for the rounding of these sums.
+//             slices (ops/batch_norm.h). So a batch gives the same bits on any pool, and on any
+//             number of ranks the same but for the rounding of these sums.
+// Slices:     sums over them are the host's: on a GPU a pass with LayerForward::sum_over_slices
+//             waits for the stream, twice a step. A batch that is whole waits for nothing.
 class BatchNormLayer : public Layer {
  public:
-  static constexpr double kEpsilon = 1e-5;
+  static constexpr double kEpsilon = kBatchNormEpsilon;
   static constexpr double kMomentum = 0.1;
-  static constexpr int64_t kBlockRows = 256;
+  static constexpr int64_t kBlockRows = kBatchNormBlockRows;
 
   struct Options {
     int32_t columns = 0;  // H
@@ -39,7 +44,8 @@ class BatchNormLayer : public Layer {
     int32_t layer_id = 0;  // in dropout's counters
     int64_t max_batch_size = 0;
   };
-  explicit BatchNormLayer(const Options& options);
+  static absl::StatusOr<std::unique_ptr<BatchNormLayer>> Create(const Options& options,
+                                                                const ExecContext& ctx);
 
   // Where they lie in its part.
   int64_t gamma_offset() const { return 0; }
@@ -51,7 +57,7 @@ class BatchNormLayer : public Layer {
   LayerTraits traits() const override;
   int64_t num_parameters() const override { return 4 * int64_t{options_.columns}; }
   int64_t num_untrained() const override { return 2 * int64_t{options_.columns}; }
-  void EndStep(float* parameters) override;
+  absl::Status EndStep(const ExecContext& ctx, float* parameters) override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
@@ -60,25 +66,25 @@ class BatchNormLayer : public Layer {
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
 
  private:
-  // What a running variance is divided by.
-  float InverseDeviation(double variance) const;
-  // Two sums for each column over the rows of the batch, into sums_: add(first row, last row, to).
-  template <typename Add>
-  void SumRows(const ExecContext& ctx, int64_t rows, const Add& add);
+  explicit BatchNormLayer(const Options& options) : options_(options) {}
+  BatchNormScale scale() { return {scale_.data(), scale_.data() + options_.columns}; }
+  // Forward of the last pass; its output is not there.
+  BatchNormArgs ArgsOf(int64_t batch_size, const TensorView& x, const float* parameters);
+  // Replaces sums_ by what all slices have, which are *samples samples, this slice's before.
+  absl::Status SumOverSlices(const ExecContext& ctx, const SliceSums& sum, int64_t* samples);
   absl::Status Drop(const ExecContext& ctx, int64_t rows, const TensorView& data) const;
   size_t columns() const { return static_cast<size_t>(options_.columns); }
 
   const Options options_;
-  std::vector<double> block_sums_;  // [blocks, 2 H]
-  std::vector<double> sums_;        // [2 H], and the number of samples
+  DeviceMemory<std::byte> workspace_;
+  DeviceMemory<double> sums_;        // [2 H]
+  DeviceMemory<double> moments_;     // [2 H], of the last Forward for training
+  DeviceMemory<float> scale_;        // [2 H]
+  SharedBuffer<double> slice_sums_;  // sums_ on the host, and the number of samples
   // Of the last Forward for training, where it came from.
   int64_t samples_ = 0;  // of all slices
   uint32_t step_ = 0;
   int64_t first_sample_ = 0;
-  std::vector<double> batch_mean_, batch_variance_;  // [H]
-  // What Forward subtracts and multiplies by: [H] each.
-  std::vector<float> mean_, inverse_deviation_;
-  std::vector<float> gradients_;  // of gamma and beta
 };
 
 }  // namespace hotrow

@@ -1,29 +1,27 @@
 #include "models/zoo/layers/cross_layer.h"
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/thread_pool.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mixture_layer.h"
 #include "models/zoo/layers/mlp_layer.h"
+#include "ops/crossing.h"
 
 namespace hotrow {
 namespace {
-
-// A row is a microsecond or less of work.
-constexpr int64_t kChunkRows = 64;
 
 // x_0, t, x -> x_0 o t + x, of equal numbers of columns.
 class CrossingLayer : public Layer {
  public:
   explicit CrossingLayer(int32_t width) : width_(width) {}
   TensorShape output() const override { return {1, width_}; }
-  LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
+  LayerTraits traits() const override {
+    return {.on_gpu = true, .inputs_until = LayerPhase::kBackwardInputs};
+  }
   void Describe(bool /*reads_embeddings*/, DenseLayers* layers) const override {
     layers->Add({.name = "crossing", .macs = width_, .activations = width_});
   }
@@ -34,40 +32,35 @@ class CrossingLayer : public Layer {
   }
 
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* const x0 = RowOf(pass.inputs[0], r);
-        const float* const t = RowOf(pass.inputs[1], r);
-        const float* const x = RowOf(pass.inputs[2], r);
-        float* const y = RowOf(pass.output, r);
-        for (int32_t i = 0; i < width_; ++i) y[i] = x0[i] * t[i] + x[i];
-      }
-    });
-    return absl::OkStatus();
+    return Crossing(ctx, {.batch_size = pass.batch_size,
+                          .width = width_,
+                          .x0 = pass.inputs[0].data,
+                          .x0_stride = pass.inputs[0].row_stride,
+                          .t = pass.inputs[1].data,
+                          .t_stride = pass.inputs[1].row_stride,
+                          .x = pass.inputs[2].data,
+                          .x_stride = pass.inputs[2].row_stride,
+                          .output = pass.output.data,
+                          .output_stride = pass.output.row_stride});
   }
-
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* const dy = RowOf(pass.output_gradient, r);
-        for (size_t of = 0; of < 3; ++of) {
-          if (pass.input_gradients[of].data == nullptr) continue;
-          float* const dx = RowOf(pass.input_gradients[of], r);
-          if (of == 2) {
-            std::copy_n(dy, width_, dx);
-            continue;
-          }
-          const float* const factor = RowOf(pass.inputs[1 - of], r);
-          for (int32_t i = 0; i < width_; ++i) dx[i] = dy[i] * factor[i];
-        }
-      }
-    });
-    return absl::OkStatus();
+    return CrossingGrad(ctx, {.batch_size = pass.batch_size,
+                              .width = width_,
+                              .x0 = pass.inputs[0].data,
+                              .x0_stride = pass.inputs[0].row_stride,
+                              .t = pass.inputs[1].data,
+                              .t_stride = pass.inputs[1].row_stride,
+                              .output_gradient = pass.output_gradient.data,
+                              .output_gradient_stride = pass.output_gradient.row_stride,
+                              .x0_gradient = pass.input_gradients[0].data,
+                              .x0_gradient_stride = pass.input_gradients[0].row_stride,
+                              .t_gradient = pass.input_gradients[1].data,
+                              .t_gradient_stride = pass.input_gradients[1].row_stride,
+                              .x_gradient = pass.input_gradients[2].data,
+                              .x_gradient_stride = pass.input_gradients[2].row_stride});
   }
 
  private:
-  static float* RowOf(const TensorView& view, int64_t r) { return view.data + r * view.row_stride; }
-
   const int32_t width_;
 };
 

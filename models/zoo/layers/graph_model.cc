@@ -285,6 +285,11 @@ absl::Status GraphModel::CheckSequences(const Input& input) const {
         name_, ": ", input.sequences.size(), " sequences, expected ", unpooled_features_.size()));
   }
   for (const Sequence& sequence : input.sequences) {
+    if (sequence.offsets != nullptr && sequence.OffsetsOn(device_) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(name_, ": a sequence without offsets for the ",
+                                                     std::string(DeviceName(device_)),
+                                                     " (device_offsets)"));
+    }
     if (sequence.offsets != nullptr && (sequence.gradient != nullptr || !input.training)) continue;
     // Of no rows nothing need be there but the offsets.
     if (sequence.offsets != nullptr && sequence.offsets[input.batch_size] == sequence.offsets[0]) {
@@ -306,7 +311,12 @@ absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit
   const Arrays gradients = {.embeddings = embedding_gradient, .logits = logit_gradient.data()};
   for (const Sequence& sequence : input_.sequences) {  // to which layers add
     const int64_t rows = sequence.offsets[input_.batch_size] - sequence.offsets[0];
-    std::fill_n(sequence.gradient, rows * table_columns_, 0.0f);
+    if (rows == 0) continue;
+    HOTROW_RETURN_IF_ERROR(
+        MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kZero,
+                          .batch_size = rows,
+                          .width = table_columns_,
+                          .to = {sequence.gradient, table_columns_, table_columns_}}));
   }
   for (const BackwardStep& step : plan_->to_embeddings) {
     HOTROW_RETURN_IF_ERROR(Run(ctx, step, values, gradients, hooks));
@@ -332,7 +342,8 @@ absl::Status GraphModel::EndStep(const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
-    nodes_[n].layer->EndStep(parameters_.data() + plan_->parameter_offsets[n]);
+    HOTROW_RETURN_IF_ERROR(
+        nodes_[n].layer->EndStep(ctx, parameters_.data() + plan_->parameter_offsets[n]));
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,5 @@
 #include "models/zoo/layers/mixture_layer.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,28 +7,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/thread_pool.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mlp_layer.h"
 
 namespace hotrow {
 namespace {
 
-// A row is a microsecond or two of work.
-constexpr int64_t kChunkRows = 64;
-
-// Shares that add up to one. The largest exponent is 0, so nothing overflows.
-void Softmax(const float* x, std::vector<float>* shares) {
-  const float largest = *std::max_element(x, x + shares->size());
-  float sum = 0;
-  for (size_t e = 0; e < shares->size(); ++e) {
-    (*shares)[e] = std::exp(x[e] - largest);
-    sum += (*shares)[e];
-  }
-  for (float& share : *shares) share /= sum;
+// Forward of `kind` over inputs gate and vectors.
+GatedExpertsArgs ArgsOf(GatedOutput kind, int64_t batch_size, int64_t experts, int64_t dim,
+                        const TensorView& gate, const TensorView& x) {
+  return {.kind = kind,
+          .batch_size = batch_size,
+          .num_experts = static_cast<int32_t>(experts),
+          .dim = static_cast<int32_t>(dim),
+          .gate = gate.data,
+          .gate_stride = gate.row_stride,
+          .x = x.data,
+          .x_stride = x.row_stride};
 }
-
-float* RowOf(const TensorView& view, int64_t r) { return view.data + r * view.row_stride; }
 
 // The experts' vectors [B, E D], each times its share: [B, E, D].
 std::string AddOnnxShares(OnnxGraph& graph, const std::string& name, const std::string& gate,
@@ -41,37 +35,13 @@ std::string AddOnnxShares(OnnxGraph& graph, const std::string& name, const std::
   return graph.Add("Mul", name + "/shared", {vectors, shares});
 }
 
-// function(row, shares of the experts), of a gate of [B, experts] numbers
-template <typename Function>
-void ForRows(const ExecContext& ctx, int64_t rows, const TensorView& gate,
-             const Function& function) {
-  ParallelFor(ctx.pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> shares(static_cast<size_t>(gate.shape.width()));
-    for (int64_t r = begin; r < end; ++r) {
-      Softmax(RowOf(gate, r), &shares);
-      function(r, shares);
-    }
-  });
-}
-
-float Dot(const float* a, const float* b, int64_t n) {
-  float sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-// From the shares p_e and d_e = d(loss)/d(p_e), which is there, to the gradient of the gate:
-// p_e (d_e - sum p d).
-void SoftmaxGradient(const std::vector<float>& shares, float* gradient) {
-  const float mean = Dot(gradient, shares.data(), std::ssize(shares));
-  for (size_t e = 0; e < shares.size(); ++e) gradient[e] = shares[e] * (gradient[e] - mean);
-}
-
 class MixtureLayer : public Layer {
  public:
   MixtureLayer(int64_t experts, int64_t dim) : experts_(experts), dim_(dim) {}
   TensorShape output() const override { return {1, static_cast<int32_t>(dim_)}; }
-  LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
+  LayerTraits traits() const override {
+    return {.on_gpu = true, .inputs_until = LayerPhase::kBackwardInputs};
+  }
 
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     layers->Add({.name = "mixture", .macs = experts_ * dim_, .activations = dim_});
@@ -83,35 +53,23 @@ class MixtureLayer : public Layer {
   }
 
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    ForRows(ctx, pass.batch_size, pass.inputs[0], [&](int64_t r, const std::vector<float>& shares) {
-      const float* x = RowOf(pass.inputs[1], r);
-      float* const y = RowOf(pass.output, r);
-      std::fill_n(y, dim_, 0.0f);
-      for (const float share : shares) {
-        for (int64_t i = 0; i < dim_; ++i) y[i] += share * x[i];
-        x += dim_;
-      }
-    });
-    return absl::OkStatus();
+    GatedExpertsArgs args =
+        ArgsOf(GatedOutput::kSum, pass.batch_size, experts_, dim_, pass.inputs[0], pass.inputs[1]);
+    args.output = pass.output.data;
+    args.output_stride = pass.output.row_stride;
+    return GatedExperts(ctx, args);
   }
-
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
-    ForRows(ctx, pass.batch_size, pass.inputs[0], [&](int64_t r, const std::vector<float>& shares) {
-      const float* const dy = RowOf(pass.output_gradient, r);
-      if (pass.input_gradients[1].data != nullptr) {
-        float* dx = RowOf(pass.input_gradients[1], r);
-        for (const float share : shares) {
-          for (int64_t i = 0; i < dim_; ++i) dx[i] = share * dy[i];
-          dx += dim_;
-        }
-      }
-      if (pass.input_gradients[0].data == nullptr) return;
-      float* const dgate = RowOf(pass.input_gradients[0], r);
-      const float* x = RowOf(pass.inputs[1], r);
-      for (size_t e = 0; e < shares.size(); ++e, x += dim_) dgate[e] = Dot(dy, x, dim_);
-      SoftmaxGradient(shares, dgate);
-    });
-    return absl::OkStatus();
+    const TensorView& dgate = pass.input_gradients[0];
+    const TensorView& dx = pass.input_gradients[1];
+    return GatedExpertsGrad(ctx, {.forward = ArgsOf(GatedOutput::kSum, pass.batch_size, experts_,
+                                                    dim_, pass.inputs[0], pass.inputs[1]),
+                                  .output_gradient = pass.output_gradient.data,
+                                  .output_gradient_stride = pass.output_gradient.row_stride,
+                                  .gate_gradient = dgate.data,
+                                  .gate_gradient_stride = dgate.row_stride,
+                                  .x_gradient = dx.data,
+                                  .x_gradient_stride = dx.row_stride});
   }
 
  private:
@@ -142,7 +100,8 @@ GraphValue AddMixture(ModelGraph& graph, std::string_view name, GraphValue gate,
                         {gate, experts});
 }
 
-absl::StatusOr<std::unique_ptr<GatedMapsLayer>> GatedMapsLayer::Create(const Options& options) {
+absl::StatusOr<std::unique_ptr<GatedMapsLayer>> GatedMapsLayer::Create(const Options& options,
+                                                                       const ExecContext& ctx) {
   std::unique_ptr<GatedMapsLayer> layer(new GatedMapsLayer(options));
   for (int64_t e = 0; e < options.experts; ++e) {
     MlpOptions map;
@@ -151,18 +110,19 @@ absl::StatusOr<std::unique_ptr<GatedMapsLayer>> GatedMapsLayer::Create(const Opt
     map.first_layer_id = options.first_layer_id + static_cast<int32_t>(e);
     map.max_batch_size = options.max_batch_size;
     map.precision = options.precision;
-    HOTROW_ASSIGN_OR_RETURN(layer->maps_.emplace_back(), Mlp::Create(map));
+    HOTROW_ASSIGN_OR_RETURN(layer->maps_.emplace_back(), Mlp::Create(map, ctx));
   }
-  for (HostBuffer<float>* buffer : {&layer->values_, &layer->gradients_}) {
-    HOTROW_ASSIGN_OR_RETURN(
-        *buffer,
-        HostBuffer<float>::Create(options.max_batch_size * layer->columns(), HugePages::kTry));
+  for (DeviceMemory<float>* buffer : {&layer->values_, &layer->gradients_}) {
+    HOTROW_ASSIGN_OR_RETURN(*buffer,
+                            DeviceMemory<float>::Create(options.max_batch_size * layer->columns(),
+                                                        {ctx.device, ctx.stream, HugePages::kTry}));
   }
   return layer;
 }
 
 LayerTraits GatedMapsLayer::traits() const {
-  return {.inputs_until = LayerPhase::kBackwardParameters, .reports_gradients = true};
+  return {
+      .on_gpu = true, .inputs_until = LayerPhase::kBackwardParameters, .reports_gradients = true};
 }
 
 void GatedMapsLayer::InitParameters(uint64_t seed, std::span<float> parameters) const {
@@ -211,19 +171,18 @@ absl::Status GatedMapsLayer::Forward(const ExecContext& ctx, const LayerForward&
                                                      .training = pass.training,
                                                      .step = pass.step}));
   }
-  ForRows(ctx, pass.batch_size, pass.inputs[0], [&](int64_t r, const std::vector<float>& shares) {
-    const float* value = values_.data() + r * columns();
-    float* y = RowOf(pass.output, r);
-    for (const float share : shares) {
-      for (int64_t i = 0; i < width; ++i) y[i] = share * value[i];
-      value += width;
-      y += width;
-    }
-  });
-  return absl::OkStatus();
+  GatedExpertsArgs args = Scaled(pass.batch_size, pass.inputs[0]);
+  args.output = pass.output.data;
+  args.output_stride = pass.output.row_stride;
+  return GatedExperts(ctx, args);
 }
 
-Mlp::BackwardArgs GatedMapsLayer::ArgsOf(int64_t expert, const LayerBackward& pass) {
+GatedExpertsArgs GatedMapsLayer::Scaled(int64_t batch_size, const TensorView& gate) {
+  const TensorView values = {.data = values_.data(), .row_stride = columns()};
+  return ArgsOf(GatedOutput::kScaled, batch_size, options_.experts, options_.columns, gate, values);
+}
+
+Mlp::BackwardArgs GatedMapsLayer::MapArgs(int64_t expert, const LayerBackward& pass) {
   const int64_t column = expert * options_.columns;
   const TensorView& dx = pass.input_gradients[1];
   Mlp::BackwardArgs args = {.parameters = pass.parameters + offset(expert),
@@ -241,31 +200,25 @@ Mlp::BackwardArgs GatedMapsLayer::ArgsOf(int64_t expert, const LayerBackward& pa
 }
 
 absl::Status GatedMapsLayer::BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) {
-  const int64_t width = options_.columns;
-  ForRows(ctx, pass.batch_size, pass.inputs[0], [&](int64_t r, const std::vector<float>& shares) {
-    const float* dy = RowOf(pass.output_gradient, r);
-    const float* value = values_.data() + r * columns();
-    float* gradient = gradients_.data() + r * columns();
-    const TensorView& dgate = pass.input_gradients[0];
-    float* const of_gate = dgate.data == nullptr ? nullptr : RowOf(dgate, r);
-    for (size_t e = 0; e < shares.size(); ++e) {
-      if (of_gate != nullptr) of_gate[e] = Dot(dy, value, width);
-      for (int64_t i = 0; i < width; ++i) gradient[i] = shares[e] * dy[i];
-      dy += width;
-      value += width;
-      gradient += width;
-    }
-    if (of_gate != nullptr) SoftmaxGradient(shares, of_gate);
-  });
+  const TensorView& dgate = pass.input_gradients[0];
+  HOTROW_RETURN_IF_ERROR(
+      GatedExpertsGrad(ctx, {.forward = Scaled(pass.batch_size, pass.inputs[0]),
+                             .output_gradient = pass.output_gradient.data,
+                             .output_gradient_stride = pass.output_gradient.row_stride,
+                             .gate_gradient = dgate.data,
+                             .gate_gradient_stride = dgate.row_stride,
+                             .x_gradient = gradients_.data(),
+                             .x_gradient_stride = columns()}));
   for (int64_t e = 0; e < options_.experts; ++e) {
-    HOTROW_RETURN_IF_ERROR(maps_[static_cast<size_t>(e)]->BackwardInput(ctx, ArgsOf(e, pass)));
+    HOTROW_RETURN_IF_ERROR(maps_[static_cast<size_t>(e)]->BackwardInput(ctx, MapArgs(e, pass)));
   }
   return absl::OkStatus();
 }
 
 absl::Status GatedMapsLayer::BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) {
   for (int64_t e = options_.experts; e-- > 0;) {
-    HOTROW_RETURN_IF_ERROR(maps_[static_cast<size_t>(e)]->BackwardParameters(ctx, ArgsOf(e, pass)));
+    HOTROW_RETURN_IF_ERROR(
+        maps_[static_cast<size_t>(e)]->BackwardParameters(ctx, MapArgs(e, pass)));
   }
   return absl::OkStatus();
 }
@@ -279,7 +232,8 @@ GraphValue AddGatedMaps(ModelGraph& graph, std::string_view name, GraphValue gat
                               .columns = static_cast<int32_t>(graph.shape(x).width() / experts),
                               .first_layer_id = graph.TakeLayerIds(static_cast<int32_t>(experts)),
                               .max_batch_size = graph.options().max_batch_size,
-                              .precision = graph.options().precision}),
+                              .precision = graph.options().precision},
+                             graph.ctx()),
       {gate, x});
 }
 

@@ -9,21 +9,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "ops/gated_experts.h"
 #include "ops/mlp.h"
 
 namespace hotrow {
 
-// A mixture of experts, on the CPU: the sum of the vectors of E experts, each times its share,
-// which is the softmax of the gate's numbers:
+// A mixture of experts: the sum of the vectors of E experts, each times its share, which is the
+// softmax of the gate's numbers:
 //   gate [B, E], experts [B, E D], one after the other -> [B, D]
 // It has no parameters; the gate's numbers are made by another part, such as a linear map.
 GraphValue AddMixture(ModelGraph& graph, std::string_view name, GraphValue gate,
                       GraphValue experts);
 
-// What E experts make of R columns each, end to end, on the CPU:
+// What E experts make of R columns each, end to end:
 //   gate [B, E], x [B, E R] -> [B, E R], of expert e: share_e ReLU(C_e x_e + c_e)
 // with the shares of AddMixture. A linear map behind it mixes the experts.
 //
@@ -38,7 +40,8 @@ class GatedMapsLayer : public Layer {
     int64_t max_batch_size = 0;
     DensePrecision precision = DensePrecision::kFp32;
   };
-  static absl::StatusOr<std::unique_ptr<GatedMapsLayer>> Create(const Options& options);
+  static absl::StatusOr<std::unique_ptr<GatedMapsLayer>> Create(const Options& options,
+                                                                const ExecContext& ctx);
 
   // Where C_e lies in its part; c_e is the bias of map(e).
   int64_t offset(int64_t expert) const { return expert * map(0).num_parameters(); }
@@ -57,12 +60,13 @@ class GatedMapsLayer : public Layer {
  private:
   explicit GatedMapsLayer(const Options& options) : options_(options) {}
   int64_t columns() const { return options_.experts * options_.columns; }
-  Mlp::BackwardArgs ArgsOf(int64_t expert, const LayerBackward& pass);
+  GatedExpertsArgs Scaled(int64_t batch_size, const TensorView& gate);  // over values_
+  Mlp::BackwardArgs MapArgs(int64_t expert, const LayerBackward& pass);
 
   const Options options_;
   std::vector<std::unique_ptr<Mlp>> maps_;
-  HostBuffer<float> values_;     // ReLU(C_e x_e + c_e): [B, E R]
-  HostBuffer<float> gradients_;  // of them
+  DeviceMemory<float> values_;     // ReLU(C_e x_e + c_e): [B, E R]
+  DeviceMemory<float> gradients_;  // of them
 };
 
 GraphValue AddGatedMaps(ModelGraph& graph, std::string_view name, GraphValue gate, GraphValue x);

@@ -27,13 +27,13 @@ GraphValue AddNormedMlp(ModelGraph& graph, const std::string& name, GraphValue x
         MlpLayer::Create(linear, graph.ctx(), last ? options.sizes : std::vector<int32_t>()), {x});
     if (last && !spec.relu_on_output) break;
     x = graph.AddLayer(absl::StrCat(name, ".norm", l),
-                       std::make_unique<BatchNormLayer>(
-                           BatchNormLayer::Options{.columns = spec.sizes[l],
-                                                   .relu = true,
-                                                   .dropout = last ? 0 : spec.dropout,
-                                                   .seed = options.seed,
-                                                   .layer_id = linear.first_layer_id,
-                                                   .max_batch_size = options.max_batch_size}),
+                       BatchNormLayer::Create({.columns = spec.sizes[l],
+                                               .relu = true,
+                                               .dropout = last ? 0 : spec.dropout,
+                                               .seed = options.seed,
+                                               .layer_id = linear.first_layer_id,
+                                               .max_batch_size = options.max_batch_size},
+                                              graph.ctx()),
                        {x});
   }
   return x;
@@ -109,10 +109,6 @@ std::string AddOnnxMlp(OnnxGraph& graph, const std::string& name, const Mlp& mlp
 GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec) {
   if (absl::Status status = CheckLayerSizes(spec.flag, spec.sizes); !status.ok()) {
     return graph.Fail(std::move(status));
-  }
-  if (spec.batch_norm && graph.ctx().device != Device::kCpu) {
-    return graph.Fail(absl::InvalidArgumentError(
-        "--batch_norm works with --device=cpu only; leave one of them out"));
   }
   if (!graph.ok()) return {};
   const int32_t num_layers = static_cast<int32_t>(spec.sizes.size());

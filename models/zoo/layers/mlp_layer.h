@@ -56,7 +56,7 @@ std::string AddOnnxMlp(OnnxGraph& graph, const std::string& name, const Mlp& mlp
                        const float* parameters, const std::string& x, bool is_matrix = true);
 
 // [B, columns of x] -> [B, last size]. With batch norm it is made of one part for the linear map of
-// each layer, "name.0" and so on, and one for what follows it, "name.norm0" and so on, CPU only.
+// each layer, "name.0" and so on, and one for what follows it, "name.norm0" and so on.
 GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec);
 
 }  // namespace hotrow

@@ -5,28 +5,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/thread_pool.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mlp_layer.h"
+#include "ops/target_attention.h"
 
 namespace hotrow {
 namespace {
 
-// A sample has some dozens of rows.
-constexpr int64_t kChunkSamples = 16;
-
 using Sequence = CtrModel::Sequence;
 
-// Rows of sample b.
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-RowRange RowsOf(const Sequence& sequence, int64_t b) {
-  return {sequence.offsets[b] - sequence.offsets[0], sequence.offsets[b + 1] - sequence.offsets[0]};
-}
-int64_t CountRows(const Sequence& sequence, int64_t batch_size) {
-  return sequence.offsets[batch_size] - sequence.offsets[0];
+// Where ops find them.
+JaggedRows RowsOn(const ExecContext& ctx, const Sequence& sequence, int64_t batch_size,
+                  int32_t dim) {
+  return {.batch_size = batch_size,
+          .dim = dim,
+          .rows = sequence.rows,
+          .offsets = sequence.OffsetsOn(ctx.device)};
 }
 
 // The sum of vectors [B, L, D] over the rows that there are: [B, D]. What lies behind them may be
@@ -42,7 +36,7 @@ class SequenceSumLayer : public Layer {
  public:
   SequenceSumLayer(int32_t sequence, int32_t dim) : sequence_(sequence), dim_(dim) {}
   TensorShape output() const override { return {1, dim_}; }
-  LayerTraits traits() const override { return {.sequences = true}; }
+  LayerTraits traits() const override { return {.on_gpu = true, .sequences = true}; }
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
     const OnnxSequence& sequence = onnx.sequences[static_cast<size_t>(sequence_)];
     return AddOnnxRowSum(*onnx.graph, onnx.name, sequence.rows, sequence.mask);
@@ -50,30 +44,16 @@ class SequenceSumLayer : public Layer {
 
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     const Sequence& sequence = pass.sequences[static_cast<size_t>(sequence_)];
-    ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        float* const y = pass.output.data + b * pass.output.row_stride;
-        std::fill_n(y, dim_, 0.0f);
-        const RowRange rows = RowsOf(sequence, b);
-        for (int64_t j = rows.begin; j < rows.end; ++j) {
-          for (int64_t i = 0; i < dim_; ++i) y[i] += sequence.rows[j * dim_ + i];
-        }
-      }
-    });
-    return absl::OkStatus();
+    return WeightedRowSum(ctx, {.rows = RowsOn(ctx, sequence, pass.batch_size, dim_),
+                                .output = pass.output.data,
+                                .output_stride = pass.output.row_stride});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     const Sequence& sequence = pass.sequences[static_cast<size_t>(sequence_)];
-    ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const float* const dy = pass.output_gradient.data + b * pass.output_gradient.row_stride;
-        const RowRange rows = RowsOf(sequence, b);
-        for (int64_t j = rows.begin; j < rows.end; ++j) {
-          for (int64_t i = 0; i < dim_; ++i) sequence.gradient[j * dim_ + i] += dy[i];
-        }
-      }
-    });
-    return absl::OkStatus();
+    return RowSumGrad(ctx, {.rows = RowsOn(ctx, sequence, pass.batch_size, dim_),
+                            .output_gradient = pass.output_gradient.data,
+                            .output_gradient_stride = pass.output_gradient.row_stride,
+                            .row_gradient = sequence.gradient});
   }
 
  private:
@@ -84,7 +64,7 @@ class SequenceSumLayer : public Layer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> TargetAttentionLayer::Create(
-    const Options& options) {
+    const Options& options, const ExecContext& ctx) {
   std::unique_ptr<TargetAttentionLayer> out(new TargetAttentionLayer(options));
   MlpOptions mlp = options.mlp;
   mlp.sizes = options.sizes;
@@ -92,10 +72,11 @@ absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> TargetAttentionLayer::Crea
   mlp.max_batch_size = options.max_rows;
   // Its rows have no number in the whole batch that a slice could know.
   mlp.dropout = 0;
-  HOTROW_ASSIGN_OR_RETURN(out->mlp_, Mlp::Create(mlp));
-  const auto take = [&](int64_t columns, HostBuffer<float>* buffer) -> absl::Status {
+  HOTROW_ASSIGN_OR_RETURN(out->mlp_, Mlp::Create(mlp, ctx));
+  const auto take = [&](int64_t columns, DeviceMemory<float>* buffer) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(*buffer,
-                            HostBuffer<float>::Create(options.max_rows * columns, HugePages::kTry));
+                            DeviceMemory<float>::Create(options.max_rows * columns,
+                                                        {ctx.device, ctx.stream, HugePages::kTry}));
     return absl::OkStatus();
   };
   HOTROW_RETURN_IF_ERROR(take(4 * out->dim(), &out->pairs_));
@@ -106,7 +87,8 @@ absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> TargetAttentionLayer::Crea
 }
 
 LayerTraits TargetAttentionLayer::traits() const {
-  return {.sequences = true,
+  return {.on_gpu = true,
+          .sequences = true,
           .inputs_until = LayerPhase::kBackwardInputs,
           .gradient_until = LayerPhase::kBackwardInputs};
 }
@@ -157,91 +139,50 @@ Mlp::BackwardArgs TargetAttentionLayer::ArgsOf(const LayerBackward& pass) {
 
 absl::Status TargetAttentionLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
   const Sequence& sequence = pass.sequences[static_cast<size_t>(options_.sequence)];
-  const TensorView& target = pass.inputs[0];
-  const int64_t rows = CountRows(sequence, pass.batch_size);
-  if (rows > options_.max_rows) {
+  const int64_t num_rows = sequence.offsets[pass.batch_size] - sequence.offsets[0];
+  if (num_rows > options_.max_rows) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a batch of ", rows, " rows of a history, expected ", options_.max_rows, " at most"));
+        "a batch of ", num_rows, " rows of a history, expected ", options_.max_rows, " at most"));
   }
-  const int64_t d = dim();
-  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const float* const t = target.data + b * target.row_stride;
-      const RowRange range = RowsOf(sequence, b);
-      for (int64_t j = range.begin; j < range.end; ++j) {
-        const float* const h = sequence.rows + j * d;
-        float* const pair = pairs_.data() + j * 4 * d;
-        for (int64_t i = 0; i < d; ++i) {
-          pair[i] = h[i];
-          pair[d + i] = t[i];
-          pair[2 * d + i] = h[i] - t[i];
-          pair[3 * d + i] = h[i] * t[i];
-        }
-      }
-    }
-  });
+  const JaggedRows rows = RowsOn(ctx, sequence, pass.batch_size, options_.dim);
+  HOTROW_RETURN_IF_ERROR(TargetPairs(ctx, {.rows = rows,
+                                           .target = pass.inputs[0].data,
+                                           .target_stride = pass.inputs[0].row_stride,
+                                           .pairs = pairs_.data()}));
   HOTROW_RETURN_IF_ERROR(mlp_->Forward(ctx, {.parameters = pass.parameters,
                                              .x = pairs_.data(),
-                                             .x_stride = 4 * d,
-                                             .batch_size = rows,
+                                             .x_stride = 4 * dim(),
+                                             .batch_size = num_rows,
                                              .y = relevances_.data(),
                                              .y_stride = 1,
                                              .training = pass.training,
                                              .step = pass.step}));
-  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      float* const y = pass.output.data + b * pass.output.row_stride;
-      std::fill_n(y, d, 0.0f);
-      const RowRange range = RowsOf(sequence, b);
-      for (int64_t j = range.begin; j < range.end; ++j) {
-        for (int64_t i = 0; i < d; ++i) y[i] += relevances_[j] * sequence.rows[j * d + i];
-      }
-    }
-  });
-  return absl::OkStatus();
+  return WeightedRowSum(ctx, {.rows = rows,
+                              .weights = relevances_.data(),
+                              .output = pass.output.data,
+                              .output_stride = pass.output.row_stride});
 }
 
 absl::Status TargetAttentionLayer::BackwardInputs(const ExecContext& ctx,
                                                   const LayerBackward& pass) {
   const Sequence& sequence = pass.sequences[static_cast<size_t>(options_.sequence)];
-  const TensorView& target = pass.inputs[0];
-  const TensorView& dtarget = pass.input_gradients[0];
-  const int64_t d = dim();
-  const auto dy_of = [&](int64_t b) {
-    return pass.output_gradient.data + b * pass.output_gradient.row_stride;
-  };
-  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const float* const dy = dy_of(b);
-      const RowRange range = RowsOf(sequence, b);
-      for (int64_t j = range.begin; j < range.end; ++j) {
-        float sum = 0;
-        for (int64_t i = 0; i < d; ++i) sum += dy[i] * sequence.rows[j * d + i];
-        relevance_gradients_[j] = sum;
-      }
-    }
-  });
+  const JaggedRows rows = RowsOn(ctx, sequence, pass.batch_size, options_.dim);
+  HOTROW_RETURN_IF_ERROR(
+      RowWeightGrad(ctx, {.rows = rows,
+                          .output_gradient = pass.output_gradient.data,
+                          .output_gradient_stride = pass.output_gradient.row_stride,
+                          .weight_gradient = relevance_gradients_.data()}));
   HOTROW_RETURN_IF_ERROR(mlp_->BackwardInput(ctx, ArgsOf(pass)));
-  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const float* const dy = dy_of(b);
-      const float* const t = target.data + b * target.row_stride;
-      float* const dt = dtarget.data == nullptr ? nullptr : dtarget.data + b * dtarget.row_stride;
-      if (dt != nullptr) std::fill_n(dt, d, 0.0f);
-      const RowRange range = RowsOf(sequence, b);
-      for (int64_t j = range.begin; j < range.end; ++j) {
-        const float* const h = sequence.rows + j * d;
-        const float* const g = pair_gradients_.data() + j * 4 * d;
-        float* const dh = sequence.gradient + j * d;
-        for (int64_t i = 0; i < d; ++i) {
-          dh[i] += relevances_[j] * dy[i] + g[i] + g[2 * d + i] + t[i] * g[3 * d + i];
-        }
-        if (dt == nullptr) continue;
-        for (int64_t i = 0; i < d; ++i) dt[i] += g[d + i] - g[2 * d + i] + h[i] * g[3 * d + i];
-      }
-    }
-  });
-  return absl::OkStatus();
+  return TargetAttentionGrad(ctx, {.rows = rows,
+                                   .weights = relevances_.data(),
+                                   .target = pass.inputs[0].data,
+                                   .target_stride = pass.inputs[0].row_stride,
+                                   .pair_gradient = pair_gradients_.data(),
+                                   .output_gradient = pass.output_gradient.data,
+                                   .output_gradient_stride = pass.output_gradient.row_stride,
+                                   .row_gradient = sequence.gradient,
+                                   .target_gradient = pass.input_gradients[0].data,
+                                   .target_gradient_stride = pass.input_gradients[0].row_stride});
 }
 
 absl::Status TargetAttentionLayer::BackwardParameters(const ExecContext& ctx,
@@ -282,7 +223,8 @@ GraphValue AddTargetAttention(ModelGraph& graph, std::string_view name, int32_t 
                                     .sizes = std::move(sizes),
                                     .mlp = {.seed = options.seed,
                                             .first_layer_id = graph.TakeLayerIds(num_layers),
-                                            .precision = options.precision}}),
+                                            .precision = options.precision}},
+                                   graph.ctx()),
       {target});
 }
 

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
 #include "ops/mlp.h"
 
-// Parts that read the rows of features which are not pooled, on the CPU. `sequence` is a position
-// in ModelGraphOptions::unpooled_features; a row has D = table_columns numbers.
+// Parts that read the rows of features which are not pooled. `sequence` is a position in
+// ModelGraphOptions::unpooled_features; a row has D = table_columns numbers.
 namespace hotrow {
 
 // The sum of a sample's rows: [B, D]; of none zeros.
@@ -40,7 +41,8 @@ class TargetAttentionLayer : public Layer {
     std::vector<int32_t> sizes;  // outputs of the MLP; the last one is 1
     MlpOptions mlp;              // what else it is told
   };
-  static absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> Create(const Options& options);
+  static absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> Create(const Options& options,
+                                                                      const ExecContext& ctx);
 
   const Mlp& mlp() const { return *mlp_; }
 
@@ -61,10 +63,10 @@ class TargetAttentionLayer : public Layer {
 
   const Options options_;
   std::unique_ptr<Mlp> mlp_;
-  HostBuffer<float> pairs_;           // [N, 4 D]
-  HostBuffer<float> pair_gradients_;  // [N, 4 D]
-  HostBuffer<float> relevances_;      // [N]
-  HostBuffer<float> relevance_gradients_;
+  DeviceMemory<float> pairs_;           // [N, 4 D]
+  DeviceMemory<float> pair_gradients_;  // [N, 4 D]
+  DeviceMemory<float> relevances_;      // [N]
+  DeviceMemory<float> relevance_gradients_;
 };
 
 // flag: that gives the sizes, for errors. sizes: the hidden layers of its MLP.
