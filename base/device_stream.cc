@@ -239,6 +239,16 @@ absl::StatusOr<int> NumDevices(Device device) {
   return count;
 }
 
+absl::StatusOr<int> DeviceOfStream(const ExecContext& ctx) {
+  int device = ctx.device_index;
+#if CUDART_VERSION >= 12080
+  if (ctx.device != Device::kCpu) {
+    HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamGetDevice(ctx.stream, &device));
+  }
+#endif
+  return device;
+}
+
 absl::Status WaitForStream(const ExecContext& ctx) {
   if (ctx.device == Device::kCpu) return absl::OkStatus();
   HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(ctx.stream));
@@ -341,6 +351,8 @@ absl::StatusOr<int> NumDevices(Device device) {
   if (device == Device::kCpu) return 1;
   return NoCuda();
 }
+
+absl::StatusOr<int> DeviceOfStream(const ExecContext& ctx) { return ctx.device_index; }
 
 absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }
 

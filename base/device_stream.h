@@ -27,6 +27,10 @@ absl::Status UseDevice(const ExecContext& ctx);
 // none.
 absl::StatusOr<int> NumDevices(Device device);
 
+// Which of them ctx.stream belongs to, where CUDA tells (12.8 and newer); else, and on the CPU,
+// ctx.device_index.
+absl::StatusOr<int> DeviceOfStream(const ExecContext& ctx);
+
 // Copies between any two places, host or device. On the CPU it is done on return; on a GPU it is
 // enqueued on ctx.stream, but `from` in pageable host memory is read before the call returns.
 absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int64_t bytes);

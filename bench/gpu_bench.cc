@@ -13,6 +13,8 @@
 //                  a caller's filling of the new rows is not part of it
 //   ops            the bytes that must pass the device's memory (bench/gpu_bench_plan.h), against
 //                  a copy; rows that stay in the L2 can make it more than 100 %
+//   dense          networks, forward and backward, against a large square product in the same
+//                  precision; interactions, and layers without products, against a copy
 //   tiers          Prefetch + Lookup (and Update) of an EmbeddingCollection behind a cache on the
 //                  device, over host memory and over an SSD: the bytes that crossed the bus,
 //                  against a page-locked copy. By the wall clock, see bench/gpu_bench_tiers.h
@@ -82,6 +84,7 @@ Part PartOf(const std::string& name) {
       {"host_gather", MeasureHostGather},
       {"staging", MeasureStaging},
       {"gemm", MeasureGemm},
+      {"dense", MeasureDense},
       {"find", MeasureFind},
       {"insert", MeasureInsert},
       {"load", MeasureLoad},

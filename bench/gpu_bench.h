@@ -77,6 +77,7 @@ absl::Status MeasureBus(GpuBench& bench);
 absl::Status MeasureHostGather(GpuBench& bench);
 absl::Status MeasureStaging(GpuBench& bench);
 absl::Status MeasureGemm(GpuBench& bench);
+absl::Status MeasureDense(GpuBench& bench);
 absl::Status MeasureFind(GpuBench& bench);
 absl::Status MeasureInsert(GpuBench& bench);
 absl::Status MeasureLoad(GpuBench& bench);

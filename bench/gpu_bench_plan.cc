@@ -44,9 +44,9 @@ int64_t RoundDown(int64_t n, int64_t multiple) { return n / multiple * multiple;
 }  // namespace
 
 std::vector<std::string> GpuBenchParts() {
-  return {"device", "copy",         "gather", "bus",  "host_gather", "staging",
-          "gemm",   "find",         "insert", "load", "unique",      "partition",
-          "lookup", "gradient_sum", "update", "tiers"};
+  return {"device",    "copy",   "gather",       "bus",    "host_gather", "staging",
+          "gemm",      "dense",  "find",         "insert", "load",        "unique",
+          "partition", "lookup", "gradient_sum", "update", "tiers"};
 }
 
 absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags) {
@@ -106,6 +106,11 @@ absl::StatusOr<GpuBenchSizes> SizesFor(const GpuBenchFlags& flags, int64_t devic
   sizes.warmup = flags.quick ? 2 : 5;
   sizes.cache_bytes = sizes.table_bytes;
   sizes.gemm_rows = {1, 127, 65'536};
+  // The largest network keeps some 100 KB of a sample.
+  for (const int64_t batch : {2'048, 16'384, 65'536}) {
+    if (batch * 128 * 1024 <= device_bytes / 2) sizes.dense_batches.push_back(batch);
+  }
+  sizes.matrix_side = device_bytes >= 2 * kGiB ? 8192 : 2048;
   if (flags.toy) {
     sizes.table_bytes = kMiB / 2;
     sizes.copy_bytes = sizes.bus_bytes = kMiB / 4;
@@ -118,6 +123,8 @@ absl::StatusOr<GpuBenchSizes> SizesFor(const GpuBenchFlags& flags, int64_t devic
     if (flags.repeats == 0) sizes.repeats = 2;
     sizes.warmup = 1;
     sizes.gemm_rows = {1};
+    sizes.dense_batches = {3};
+    sizes.matrix_side = 16;
   }
   return sizes;
 }

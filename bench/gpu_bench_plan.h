@@ -67,7 +67,9 @@ struct GpuBenchSizes {
   int64_t rows_per_table = 0;  // of the ops' tables: ids are drawn from so many
   int64_t repeats = 0;
   int64_t warmup = 0;
-  std::vector<int64_t> gemm_rows;  // batches of the products
+  std::vector<int64_t> gemm_rows;      // batches of the products
+  std::vector<int64_t> dense_batches;  // of networks and interactions
+  int64_t matrix_side = 0;             // of the square product that is their limit
 };
 
 // What an H200 (141 GB) holds comfortably, or less where the device or the host has less.

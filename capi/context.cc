@@ -54,6 +54,12 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
   HOTROW_RETURN_IF_ERROR(state->pool->status());
   state->exec.pool = state->pool.get();
   state->exec.stream = static_cast<CudaStream>(options.cuda_stream);
+  HOTROW_ASSIGN_OR_RETURN(const int of_stream, DeviceOfStream(state->exec));
+  if (of_stream != options.device_index) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "options.cuda_stream: is of device ", of_stream, ", and options.device_index is ",
+        options.device_index, "; make the stream when that device is the current one"));
+  }
   return state;
 }
 

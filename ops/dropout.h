@@ -19,6 +19,9 @@ struct DropoutArgs {
   float rate = 0;  // share that becomes 0, in [0, 1); the rest is divided by 1 - rate
   uint64_t seed = 0;
   uint32_t step = 0;
+  // On a CUDA device: null, or where `step` lies in device memory instead, so that a CUDA graph can
+  // be launched again for another one.
+  const uint32_t* device_step = nullptr;
   uint32_t layer = 0;     // < kMaxDropoutLayers
   int64_t first_row = 0;  // >= 0: number of row 0 in the batch of which `data` is a slice
 

@@ -35,8 +35,9 @@ HOTROW_HOST_DEVICE inline void ForDropoutGroup(const DropoutArgs& args, uint32_t
                                                int64_t group, Body&& body) {
   const int64_t first = args.first_row * args.columns;
   const int64_t end = first + args.rows * args.columns;
+  const uint32_t step = args.device_step == nullptr ? args.step : *args.device_step;
   const PhiloxBlock words = RandomBlock(args.seed, RandomPurpose::kDropout,
-                                        static_cast<uint64_t>(group), args.step, args.layer);
+                                        static_cast<uint64_t>(group), step, args.layer);
   int64_t e = group * 4 < first ? first : group * 4;
   int64_t row = (e - first) / args.columns;
   int64_t column = (e - first) % args.columns;

@@ -83,6 +83,7 @@ class Mlp {
     int64_t y_stride = 0;
     bool training = false;
     uint32_t step = 0;
+    const uint32_t* device_step = nullptr;  // DropoutArgs
     int64_t first_row = 0;
   };
   absl::Status Forward(const ExecContext& ctx, const ForwardArgs& args);

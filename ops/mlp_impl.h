@@ -48,6 +48,7 @@ inline DropoutArgs MlpDropout(const MlpShape& shape, const MlpLayer& layer,
           .rate = layer.dropout,
           .seed = shape.seed,
           .step = args.step,
+          .device_step = args.device_step,
           .layer = layer.id,
           .first_row = args.first_row};
 }

@@ -237,6 +237,7 @@ step_find() { bench find 120 --only=find,insert,load; }
 step_ops() { bench ops 90 --only=unique,partition,lookup,gradient_sum,update --ids="$out/ids"; }
 step_bus() { bench bus 80 --only=bus,host_gather,staging; }
 step_gemm() { bench gemm 60 --only=gemm; }
+step_dense() { bench dense 120 --only=copy,dense; }
 # The tables have the size of the target; with less memory than that it says so and fails.
 step_tiers() {
   local host=(--host_bytes=8GiB)
@@ -350,7 +351,7 @@ elif [[ $stage == smoke ]]; then
 fi
 case $stage in
   smoke) steps=(libraries limits cache races tests sanitizer dlrm) ;;
-  bench) steps=(find ops peers bus gemm tiers) ;;
+  bench) steps=(find ops peers bus gemm dense tiers) ;;
   train) steps=(train torch profiles) ;;
 esac
 step_device

@@ -243,12 +243,16 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   if (options_.precision == DensePrecision::kFp16) {
     HOTROW_ASSIGN_OR_RETURN(loss_scaler_, LossScaler::Create(ctx_, options_.loss_scale));
   }
+  if (options_.cuda_graph && !ranks_.many() && StepGraph::Serves(*model_)) {
+    graph_.emplace(batch_size);
+  }
   step_parts_.emplace(StepParts{.options = options_,
                                 .model = *model_,
                                 .tables = *tables_,
                                 .buffers = *buffers_,
                                 .dense = *dense_,
                                 .loss_scaler = loss_scaler_.get(),
+                                .graph = graph_.has_value() ? &*graph_ : nullptr,
                                 .ranks = ranks_,
                                 .schema = schema_});
   HOTROW_RETURN_IF_ERROR(LoadStart());

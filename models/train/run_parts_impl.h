@@ -24,6 +24,7 @@
 #include "models/train/run_ranks_impl.h"
 #include "models/train/run_start_impl.h"
 #include "models/train/step_buffers_impl.h"
+#include "models/train/step_graph_impl.h"
 #include "models/train/train_step_impl.h"
 #include "models/train/trainer.h"
 #include "models/zoo/ctr_model.h"
@@ -53,6 +54,7 @@ class RunParts {
   const EmbeddingCollectionOptions& collection_options() const { return collection_options_; }
   EmbeddingCollection& tables() { return *tables_; }
   DenseState& dense() { return *dense_; }
+  int64_t graph_launches() const { return graph_.has_value() ? graph_->launches() : 0; }
   LossScaler* loss_scaler() { return loss_scaler_.get(); }  // null: the loss is not scaled
   RunCheckpoints& checkpoints() { return *checkpoints_; }
   SavedModelWriter* writer() { return writer_.get(); }    // null: no --save_dir
@@ -92,6 +94,7 @@ class RunParts {
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<DenseState> dense_;
   std::unique_ptr<LossScaler> loss_scaler_;
+  std::optional<StepGraph> graph_;
   std::unique_ptr<SavedModelWriter> writer_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::optional<StepParts> step_parts_;

@@ -110,6 +110,13 @@ absl::StatusOr<const float*> StepBuffers::DenseFeatures(const CtrBatch& batch) {
   return mailbox_->UploadDense(batch.dense);
 }
 
+absl::Status StepBuffers::UploadLabels(const CtrBatch& batch, uint32_t step_number) {
+  if (!on_gpu()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(device_labels_, mailbox_->UploadLabels(batch.labels));
+  HOTROW_ASSIGN_OR_RETURN(device_step_, mailbox_->UploadStep(step_number));
+  return absl::OkStatus();
+}
+
 static double TaskWeight(std::span<const double> task_weights, int32_t task) {
   return task_weights.empty() ? 1 : task_weights[static_cast<size_t>(task)];
 }
@@ -118,9 +125,8 @@ absl::StatusOr<std::optional<double>> StepBuffers::Loss(const CtrBatch& batch, i
                                                         std::span<const double> task_weights) {
   TraceSpan span(ctx_.trace, "loss");
   if (on_gpu()) {
-    HOTROW_ASSIGN_OR_RETURN(const float* const labels, mailbox_->UploadLabels(batch.labels));
     for (int32_t task = 0; task < shape_.num_tasks; ++task) {
-      HOTROW_RETURN_IF_ERROR(TaskLoss(labels, batch, mean_over, task,
+      HOTROW_RETURN_IF_ERROR(TaskLoss(device_labels_, batch, mean_over, task,
                                       TaskWeight(task_weights, task), mailbox_->numbers() + task));
     }
     return std::nullopt;

@@ -57,10 +57,13 @@ class StepBuffers {
 
   // The dense features of a batch where the model reads them, until the next call.
   absl::StatusOr<const float*> DenseFeatures(const CtrBatch& batch);
+  // Before Loss: brings the labels, and the step's number, to where kernels read them.
+  absl::Status UploadLabels(const CtrBatch& batch, uint32_t step_number);
+  const uint32_t* device_step() const { return device_step_; }  // null on the CPU
   // Fills logit_gradient of `batch`, a slice of a batch of mean_over samples, and returns the mean
   // loss over the slice. The losses of the tasks are added up, each times its weight; no weights:
-  // ones. On a GPU it returns none, after DenseFeatures of the same batch: once the step is posted
-  // ReadPosted has it.
+  // ones. On a GPU it returns none, after DenseFeatures and UploadLabels of the same batch: once
+  // the step is posted ReadPosted has it.
   absl::StatusOr<std::optional<double>> Loss(const CtrBatch& batch, int64_t mean_over,
                                              std::span<const double> task_weights);
 
@@ -118,6 +121,8 @@ class StepBuffers {
   DeviceMemory<float> logit_gradient_;
   // On a GPU.
   std::unique_ptr<StepMailbox> mailbox_;
+  const float* device_labels_ = nullptr;
+  const uint32_t* device_step_ = nullptr;
   DeviceMemory<std::byte> loss_workspace_;
   SharedBuffer<float> host_logits_;
 };

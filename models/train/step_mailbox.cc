@@ -26,14 +26,16 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, there, &out->dense_));
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, there, &out->labels_));
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.offsets_max, there, &out->offsets_));
+  HOTROW_RETURN_IF_ERROR(TakeBuffer(1, there, &out->step_));
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, there, &out->numbers_));
   for (Slot& slot : out->slots_) {
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, here, &slot.dense.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, here, &slot.labels.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.offsets_max, here, &slot.offsets.memory));
+    HOTROW_RETURN_IF_ERROR(TakeBuffer(1, here, &slot.step.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, here, &slot.numbers));
-    for (DeviceEvent* const event :
-         {&slot.dense.copied, &slot.labels.copied, &slot.offsets.copied, &slot.done}) {
+    for (DeviceEvent* const event : {&slot.dense.copied, &slot.labels.copied, &slot.offsets.copied,
+                                     &slot.step.copied, &slot.done}) {
       HOTROW_ASSIGN_OR_RETURN(*event, DeviceEvent::Create(ctx.device));
     }
   }
@@ -65,6 +67,10 @@ absl::StatusOr<const float*> StepMailbox::UploadLabels(std::span<const float> la
 
 absl::StatusOr<const int64_t*> StepMailbox::UploadOffsets(std::span<const int64_t> offsets) {
   return Send(offsets, &in_hand().offsets, &offsets_);
+}
+
+absl::StatusOr<const uint32_t*> StepMailbox::UploadStep(uint32_t number) {
+  return Send(std::span<const uint32_t>(&number, 1), &in_hand().step, &step_);
 }
 
 absl::Status StepMailbox::Post() {

@@ -15,8 +15,9 @@
 namespace hotrow {
 
 // What passes between the host and a GPU in a step of training, through page-locked memory and
-// without a wait in the step: dense features, labels and offsets on their way up; the loss and
-// other numbers on their way down, which are read when later steps have been enqueued.
+// without a wait in the step: dense features, labels, offsets and the number of the step on their
+// way up; the loss and other numbers on their way down, which are read when later steps have been
+// enqueued.
 //
 // A step:  Upload, kernels that write numbers(), Post. A step that does not come to its Post leaves
 //          nothing behind: the next one takes its place. Evaluation only uploads.
@@ -45,6 +46,7 @@ class StepMailbox {
   absl::StatusOr<const float*> UploadDense(std::span<const float> dense);
   absl::StatusOr<const float*> UploadLabels(std::span<const float> labels);
   absl::StatusOr<const int64_t*> UploadOffsets(std::span<const int64_t> offsets);
+  absl::StatusOr<const uint32_t*> UploadStep(uint32_t number);
 
   // Memory of the device: [num_numbers], of the step in hand.
   double* numbers() { return numbers_.data(); }
@@ -75,6 +77,7 @@ class StepMailbox {
     Upload<float> dense;
     Upload<float> labels;
     Upload<int64_t> offsets;
+    Upload<uint32_t> step;
     SharedBuffer<double> numbers;
     DeviceEvent done;
   };
@@ -89,6 +92,7 @@ class StepMailbox {
   DeviceMemory<float> dense_;
   DeviceMemory<float> labels_;
   DeviceMemory<int64_t> offsets_;
+  DeviceMemory<uint32_t> step_;
   DeviceMemory<double> numbers_;
   std::array<Slot, kSlots> slots_;
   int64_t posted_ = 0;

@@ -35,6 +35,38 @@ absl::Status Unscale(const StepParts& parts) {
   return scaler.EndStep(parts.buffers.loss_scale_told());
 }
 
+// Forward, loss and backward of one rank alone. Where dense features and labels are is known.
+absl::StatusOr<std::optional<double>> RunDense(const StepParts& parts, const ExecContext& ctx,
+                                               const StepPlace& place,
+                                               const BatchReader::Item& item, const float* dense) {
+  const CtrBatch& batch = item.batch;
+  StepBuffers& buffers = parts.buffers;
+  {
+    TraceSpan span(ctx.trace, "forward");
+    HOTROW_RETURN_IF_ERROR(parts.model.Forward(ctx,
+                                               {.batch_size = batch.batch_size,
+                                                .dense = dense,
+                                                .embeddings = buffers.embeddings(),
+                                                .sequences = buffers.sequences(),
+                                                .training = true,
+                                                .step = place.number,
+                                                .device_step = buffers.device_step()},
+                                               buffers.logits(batch.batch_size)));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss,
+                          Loss(parts, place, batch, item.global_batch_size));
+  if (parts.loss_scaler != nullptr) {
+    HOTROW_RETURN_IF_ERROR(parts.loss_scaler->ScaleLoss(buffers.logit_gradient(batch.batch_size)));
+  }
+  {
+    TraceSpan span(ctx.trace, "backward");
+    HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
+                                                buffers.embedding_gradient()));
+  }
+  if (parts.loss_scaler != nullptr) HOTROW_RETURN_IF_ERROR(Unscale(parts));
+  return loss;
+}
+
 absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const ExecContext& ctx,
                                                    const StepPlace& place,
                                                    BatchInFlight* in_flight) {
@@ -45,39 +77,25 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
     TraceSpan span(ctx.trace, "lookup");
     HOTROW_RETURN_IF_ERROR(in_flight->step.Lookup(buffers.output()));
   }
-  {
-    TraceSpan span(ctx.trace, "forward");
-    HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
-    HOTROW_RETURN_IF_ERROR(parts.model.Forward(ctx,
-                                               {.batch_size = batch.batch_size,
-                                                .dense = dense,
-                                                .embeddings = buffers.embeddings(),
-                                                .sequences = buffers.sequences(),
-                                                .training = true,
-                                                .step = place.number},
-                                               buffers.logits(batch.batch_size)));
+  HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
+  HOTROW_RETURN_IF_ERROR(buffers.UploadLabels(batch, place.number));
+  std::optional<double> loss;
+  if (parts.graph != nullptr) {
+    HOTROW_RETURN_IF_ERROR(parts.graph->Run(ctx, batch.batch_size, [&] {
+      return RunDense(parts, ctx, place, *in_flight->item, dense).status();
+    }));
+  } else {
+    HOTROW_ASSIGN_OR_RETURN(loss, RunDense(parts, ctx, place, *in_flight->item, dense));
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss,
-                          Loss(parts, place, batch, in_flight->item->global_batch_size));
-  LossScaler* const scaler = parts.loss_scaler;
-  if (scaler != nullptr) {
-    HOTROW_RETURN_IF_ERROR(scaler->ScaleLoss(buffers.logit_gradient(batch.batch_size)));
-  }
-  {
-    TraceSpan span(ctx.trace, "backward");
-    HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
-                                                buffers.embedding_gradient()));
-  }
-  if (scaler != nullptr) HOTROW_RETURN_IF_ERROR(Unscale(parts));
+  const uint32_t* const skip = parts.loss_scaler == nullptr ? nullptr : parts.loss_scaler->skip();
   {
     TraceSpan span(ctx.trace, "update");
     EmbeddingGradient gradient = buffers.gradient();
-    if (scaler != nullptr) gradient.skip = scaler->skip();
+    gradient.skip = skip;
     HOTROW_RETURN_IF_ERROR(std::move(in_flight->step).Update(gradient, place.learning_rate_factor));
   }
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
-                                            place.run_step, buffers.gradient_norm(),
-                                            scaler == nullptr ? nullptr : scaler->skip()));
+                                            place.run_step, buffers.gradient_norm(), skip));
   HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
   HOTROW_RETURN_IF_ERROR(buffers.Post());
   return loss;
@@ -121,6 +139,7 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
              [&](std::span<double> sums) { return parts.ranks.channel()->AllReduceSum(sums); }},
         buffers.logits(batch.batch_size)));
   }
+  HOTROW_RETURN_IF_ERROR(buffers.UploadLabels(batch, place.number));
   HOTROW_ASSIGN_OR_RETURN(const std::optional<double> slice_loss,
                           Loss(parts, place, batch, global_batch_size));
   std::optional<DenseState::Totals> mine;

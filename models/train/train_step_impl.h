@@ -14,6 +14,7 @@
 #include "models/train/loss_scaler_impl.h"
 #include "models/train/run_ranks_impl.h"
 #include "models/train/step_buffers_impl.h"
+#include "models/train/step_graph_impl.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"
 
@@ -27,6 +28,7 @@ struct StepParts {
   StepBuffers& buffers;
   DenseState& dense;
   LossScaler* loss_scaler;  // null: the loss is not scaled
+  StepGraph* graph;         // null: every step is enqueued piece by piece
   RunRanks& ranks;
   const DataSchema& schema;
 };

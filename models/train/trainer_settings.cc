@@ -699,10 +699,14 @@ const TrainerSetting kSettings[] = {
      .role = kAlike,
      .bind = [](O& o) { return SwitchFlag(&o.checkpoint_in_background); }},
 
+    {.name = "cuda_graph",
+     .group = kRunningGroup,
+     .help = "with --device=cuda: forward and backward of whole batches are one launch, of one "
+             "rank and models without a history and batch norm. It changes no bit",
+     .bind = [](O& o) { return SwitchFlag(&o.cuda_graph); }},
     {.name = "device",
      .group = kRunningGroup,
-     .help = "where tables and model compute: cpu, or cuda (the first GPU of CUDA_VISIBLE_DEVICES; "
-             "dlrm, deepfm, wide_deep, pnn and xdeepfm)",
+     .help = "where tables and model compute: cpu, or cuda (the first GPU of CUDA_VISIBLE_DEVICES)",
      .role = kBits,
      .part = SettingPart::kDevice,
      .older = {.as_now = true},

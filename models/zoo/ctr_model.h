@@ -101,7 +101,9 @@ class CtrModel {
     const float* embeddings = nullptr;    // [B, E]; both stay valid until Backward
     std::span<const Sequence> sequences;  // of unpooled_features(), which come with the embeddings
     bool training = false;
-    uint32_t step = 0;         // from 1; dropout's counter
+    uint32_t step = 0;  // from 1; dropout's counter
+    // On a GPU: null, or where `step` lies in its memory instead, until Backward is done.
+    const uint32_t* device_step = nullptr;
     int64_t first_sample = 0;  // position of sample 0 in the global batch; dropout's counter, too
     // Null: the embeddings are there already. Otherwise Forward calls it once, also for B = 0,
     // right before it first reads `embeddings`: what needs the dense features alone comes first, as

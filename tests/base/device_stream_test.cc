@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/device_graph.h"
 #include "base/device_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -156,6 +157,55 @@ TEST(DeviceStreamTest, WithoutAGpuOneLineSaysSo) {
   EXPECT_EQ(DeviceEvent::Create(Device::kCuda).status().message(), test::UsableGpu().message());
   EXPECT_EQ((DeviceMemory<int32_t>::Create(1, {Device::kCuda, nullptr}).status().message()),
             test::UsableGpu().message());
+}
+
+TEST(DeviceGraphTest, WorkIsRecordedOnceAndDoneAtEachLaunch) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  constexpr int64_t kSize = 1000;
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(Device::kCuda));
+  const ExecContext ctx = stream.On({});
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto there,
+                              DeviceMemory<int32_t>::Create(kSize, {ctx.device, ctx.stream}));
+  SharedBuffer<int32_t> from, to;
+  HOTROW_ASSERT_OK(from.Reserve(kSize, {Device::kCuda}));
+  HOTROW_ASSERT_OK(to.Reserve(kSize, {Device::kCuda}));
+  std::fill(to.begin(), to.end(), -1);
+  int calls = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceGraph graph, DeviceGraph::Capture(ctx, [&]() -> absl::Status {
+                                ++calls;
+                                const absl::Status up =
+                                    EnqueueCopy(ctx, there.data(), from.data(), there.bytes());
+                                if (!up.ok()) return up;
+                                return EnqueueCopy(ctx, to.data(), there.data(), there.bytes());
+                              }));
+  HOTROW_ASSERT_OK(stream.Wait());
+  EXPECT_EQ(to[17], -1);
+  DeviceGraph moved = std::move(graph);
+  for (int32_t launch = 0; launch < 3; ++launch) {
+    std::fill(from.begin(), from.end(), launch);
+    HOTROW_ASSERT_OK(moved.Launch(ctx));
+    HOTROW_ASSERT_OK(stream.Wait());
+    EXPECT_EQ(to[kSize - 1], launch);
+  }
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(DeviceGraphTest, AnErrorOfTheWorkIsItsErrorAndTheStreamGoesOn) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(Device::kCuda));
+  const ExecContext ctx = stream.On({});
+  EXPECT_THAT(
+      DeviceGraph::Capture(ctx, [] { return absl::InternalError("no such kernel"); }).status(),
+      test::StatusIs(absl::StatusCode::kInternal, ::testing::HasSubstr("no such kernel")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceGraph graph,
+                              DeviceGraph::Capture(ctx, [] { return absl::OkStatus(); }));
+  HOTROW_ASSERT_OK(graph.Launch(ctx));
+  HOTROW_ASSERT_OK(stream.Wait());
+}
+
+TEST(DeviceGraphTest, TheCpuHasNone) {
+  EXPECT_THAT(DeviceGraph::Capture({}, [] { return absl::OkStatus(); }).status(),
+              test::StatusIs(absl::StatusCode::kUnimplemented, ::testing::_));
 }
 
 }  // namespace

@@ -1066,6 +1066,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   streams.all.push_back(*stream);
   return cudaSuccess;
 }
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  *device = Resolve(stream)->device;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   Streams& streams = Streams::Get();
   {

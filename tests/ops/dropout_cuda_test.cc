@@ -15,6 +15,7 @@ namespace {
 TEST(DropoutCudaTest, DropsWhatTheCpuDrops) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;
+  test::DeviceArray<uint32_t> step_there(std::vector<uint32_t>{4});
   for (const int64_t rows : {0, 1, 37, 2048}) {
     for (const int64_t columns : {1, 3, 17, 512}) {
       for (const int64_t gap : {0, 5}) {
@@ -35,6 +36,10 @@ TEST(DropoutCudaTest, DropsWhatTheCpuDrops) {
                               .first_row = first_row};
           HOTROW_ASSERT_OK(Dropout({}, args));
           args.data = on_gpu.data();
+          if (gap > 0) {  // the number of the step lies there
+            args.step = 77;
+            args.device_step = step_there.data();
+          }
           HOTROW_ASSERT_OK(Dropout(stream.ctx(), args));
           ASSERT_EQ(test::Bits(on_gpu.ToHost()), test::Bits(data));
         }

@@ -63,6 +63,7 @@ struct LayerForward {
   int64_t batch_size = 0;
   bool training = false;
   uint32_t step = 0;         // as CtrModel::Input
+  const uint32_t* device_step = nullptr;
   int64_t first_sample = 0;  // as CtrModel::Input
   const float* parameters = nullptr;
   std::span<const TensorView> inputs;

@@ -34,6 +34,7 @@ class NetworkLayer : public Layer {
                                           .training = pass.training};
     if constexpr (requires { args.first_row; }) {  // it draws what it drops
       args.step = pass.step;
+      args.device_step = pass.device_step;
       args.first_row = pass.first_sample;
     }
     return network_->Forward(ctx, args);
