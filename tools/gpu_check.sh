@@ -200,7 +200,7 @@ step_sanitizer() {
     row memcheck absent "not run: compute-sanitizer is not on this machine"
     return
   fi
-  local ops='GatherRowsCudaTest.AsOnTheCpu:ScatterRowsCudaTest.AsOnTheCpu:UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*:PooledLookupCudaTest.LongBags:GradientSegmentSumCudaTest.OneHugeRow:SparseUpdateCudaTest.AnyNumberOfRows:RowInitCudaTest.SameBits*:RowCodecCudaTest.*:BceLossCudaTest.ABadLabel*:DotInteractionCudaTest.*:DropoutCudaTest.DropsWhat*:DenseOptimizerCudaTest.*:MlpCudaTest.AnEmpty*'
+  local ops='GatherRowsCudaTest.AsOnTheCpu:ScatterRowsCudaTest.AsOnTheCpu:UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*:PooledLookupCudaTest.LongBags:GradientSegmentSumCudaTest.OneHugeRow:SparseUpdateCudaTest.AnyNumberOfRows:RowInitCudaTest.SameBits*:RowCodecCudaTest.*:BceLossCudaTest.ABadLabel*:DotInteractionCudaTest.*:DropoutCudaTest.DropsWhat*:DenseOptimizerCudaTest.*:MlpCudaTest.AnEmpty*:CrossNetworkCudaTest.ANan*:OuterProductCudaTest.*:CinProductsCudaTest.*:BatchNormCudaTest.*:GatedExpertsCudaTest.*:CrossingCudaTest.*:TargetAttentionCudaTest.*:LossScaleCudaTest.*'
   local cache='RowCacheCudaTest.RowsOfEveryWidth*:RowCacheCudaTest.HitsOfABatch*:RowCacheCudaTest.Abandon*:*BucketCudaTest*'
   local scans='UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*'
   if [[ $toy -eq 1 ]]; then

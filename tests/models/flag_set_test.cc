@@ -487,6 +487,7 @@ std::string AnotherValue(const TrainerSetting& row) {
   static const auto* const kWords =
       new std::map<std::string, std::string>{{"weights_precision", "bf16"},
                                              {"precision", "bf16"},
+                                             {"loss_scale", "1024"},
                                              {"pooling", "mean"},
                                              {"initializer", "zeros"},
                                              {"admission", "lookups:3"},

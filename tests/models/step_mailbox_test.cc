@@ -80,6 +80,12 @@ TEST_P(StepMailboxTest, UploadsAreThereUntilTheNext) {
     HOTROW_ASSERT_OK(EnqueueCopy(ctx_, there.data(), sent, 24));
     HOTROW_ASSERT_OK(WaitForStream(ctx_));
     EXPECT_EQ(there, offsets);
+    const auto number = static_cast<uint32_t>(i) + 4'000'000'000u;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const uint32_t* const step, mail_->UploadStep(number));
+    uint32_t step_there = 0;
+    HOTROW_ASSERT_OK(EnqueueCopy(ctx_, &step_there, step, 4));
+    HOTROW_ASSERT_OK(WaitForStream(ctx_));
+    EXPECT_EQ(step_there, number);
     EXPECT_EQ(mail_->num_unread(), 0);
   }
   HOTROW_ASSERT_OK(mail_->UploadDense({}));

@@ -336,6 +336,15 @@ TEST(TrainerDeviceRanksTest, ResidualsAreRefusedInOneLine) {
   }
 }
 
+TEST(TrainerDeviceRanksTest, Fp16IsRefusedInOneLine) {
+  TrainerOptions options = SmallOptions();
+  options.precision = DensePrecision::kFp16;
+  for (const auto& report : RunRanks(Device::kCpu, 2, [&](int) { return options; })) {
+    EXPECT_THAT(report.status(), StatusIs(absl::StatusCode::kUnimplemented,
+                                          HasSubstr("--precision=fp16 works on one rank only")));
+  }
+}
+
 class GpuRanksTest : public testing::Test {
  protected:
   static constexpr int kRanks = 2;
