@@ -503,7 +503,7 @@ DinResult DinOnGpu(const test::ModelBatch& batch, const std::vector<Rows>& rows)
     explicit OnGpu(const Rows& rows)
         : offsets(rows.offsets),
           values(rows.values),
-          gradient(std::vector<float>(rows.values.size(), 9.0f)) {}
+          gradient(std::vector<float>(rows.values.size(), -5.0f)) {}
     test::DeviceArray<int64_t> offsets;
     test::DeviceArray<float> values, gradient;
   };

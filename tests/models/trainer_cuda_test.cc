@@ -106,7 +106,7 @@ Kind Din() {
             for (int f = 0; f < options.num_sparse; ++f) {
               din.features.push_back({absl::StrCat("cat_", f), absl::StrCat("t_cat_", f), 3});
             }
-            din.history = "cat_0:cat_1";
+            din.history = "cat_0:cat_1,cat_2:cat_1";
             din.attention_layer_sizes = {8};
             return DinModel::Create(din, ctx);
           },
