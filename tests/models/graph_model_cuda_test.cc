@@ -353,6 +353,45 @@ TEST(GraphModelCudaTest, AStepOfDlrmIsThatOfTheCpuWithinTheRoundingOfSumsAndRepe
   }
 }
 
+// With vectors that tensor cores take, in the precisions that let them.
+TEST(GraphModelCudaTest, DotProductsOnTensorCoresStayNearTheCpuAndRepeat) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const DensePrecision precision :
+       {DensePrecision::kTf32, DensePrecision::kBf16, DensePrecision::kFp16}) {
+    for (const int32_t num_dense : {5, 0}) {
+      SCOPED_TRACE(testing::Message() << std::string(DensePrecisionName(precision)) << ", "
+                                      << num_dense << " dense features");
+      const auto create = [&](DensePrecision of, const ExecContext& ctx) {
+        DlrmOptions options = {SmallOptions(num_dense, 0), {24, 16}};
+        options.embedding_dim = 16;
+        options.precision = of;
+        return DlrmModel::Create(options, ctx);
+      };
+      const auto on_gpu = [&](const ExecContext& ctx) { return create(precision, ctx); };
+      const test::ModelBatch batch = test::RandomModelBatch(37, num_dense, 6 * 16, 3, 1);
+      const StepResult want = StepOnCpu(
+          [&](const ExecContext& ctx) { return create(DensePrecision::kFp32, ctx); }, batch, 0);
+      const StepResult got = StepOnGpu(on_gpu, batch);
+      const auto error = [](const std::vector<float>& a, const std::vector<float>& b) {
+        double difference = 0, length = 0;
+        for (size_t i = 0; i < b.size(); ++i) {
+          difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+          length += double{b[i]} * b[i];
+        }
+        return std::sqrt(difference / length);
+      };
+      const double bound = precision == DensePrecision::kBf16 ? 0.03 : 0.004;
+      EXPECT_LT(error(got.logits, want.logits), bound);
+      EXPECT_LT(error(got.embedding_gradient, want.embedding_gradient), bound);
+      EXPECT_LT(error(got.gradients, want.gradients), bound);
+      EXPECT_GT(error(got.logits, want.logits), 1e-6);
+      const StepResult again = StepOnGpu(on_gpu, batch);
+      EXPECT_EQ(test::FloatBits(again.logits), test::FloatBits(got.logits));
+      EXPECT_EQ(test::FloatBits(again.embedding_gradient), test::FloatBits(got.embedding_gradient));
+    }
+  }
+}
+
 TEST(GraphModelCudaTest, AStepOfOtherModelsIsThatOfTheCpu) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const Kind& kind : AllKinds()) {

@@ -100,8 +100,9 @@ class Planner {
 
   // --- where things lie ---
 
-  Location NewBuffer(const TensorShape& shape) {
-    const int64_t width = shape.width();
+  // padded: columns of a row, where they are more than the shape has.
+  Location NewBuffer(const TensorShape& shape, int64_t padded = 0) {
+    const int64_t width = std::max(shape.width(), padded);
     // A column stays one column: products of it are those of a vector.
     const int64_t stride = width == 1 ? 1 : RoundUp(width, kFloatsPerLine);
     buffers_.push_back({.floats = RoundUp(stride * inputs_.max_batch_size, kFloatsPerPage)});
@@ -127,6 +128,13 @@ class Planner {
             .field_stride = inputs_.table_columns};
   }
 
+  static int64_t PaddedColumns(const GraphNode& node) {
+    return node.layer == nullptr ? 0 : node.layer->traits().padded_columns;
+  }
+  // Whether it may be written in the middle of other columns.
+  static bool FitsInSlice(const GraphNode& node) {
+    return PaddedColumns(node) <= node.shape.width();
+  }
   static bool IsInput(const GraphNode& node) {
     return node.kind == Kind::kDense || node.kind == Kind::kEmbeddings;
   }
@@ -144,11 +152,11 @@ class Planner {
         value(n) = External(at);
         continue;
       }
-      if (!value(n).there()) value(n) = NewBuffer(at.shape);
+      if (!value(n).there()) value(n) = NewBuffer(at.shape, PaddedColumns(at));
       if (at.kind == Kind::kConcat) {
         int64_t column = 0;
         for (const int32_t input : at.inputs) {
-          if (!IsInput(node(input)) && !value(input).there()) {
+          if (!IsInput(node(input)) && FitsInSlice(node(input)) && !value(input).there()) {
             value(input) = Slice(value(n), column, node(input).shape);
           }
           column += node(input).shape.width();
@@ -156,8 +164,8 @@ class Planner {
       } else if (at.kind == Kind::kSum) {
         // Not a concatenation, whose parts, which others may read, would lie in it.
         const int32_t first = at.inputs.front();
-        const bool is_free =
-            !IsInput(node(first)) && node(first).kind != Kind::kConcat && !value(first).there();
+        const bool is_free = !IsInput(node(first)) && node(first).kind != Kind::kConcat &&
+                             FitsInSlice(node(first)) && !value(first).there();
         if (is_free && readers_[static_cast<size_t>(first)].size() == 1) {
           value(first) = Slice(value(n), 0, node(first).shape);
         }
@@ -289,7 +297,7 @@ class Planner {
       return AddBehind(all, after);
     }
     if (!gradient(input).there()) {
-      gradient(input) = NewBuffer(node(input).shape);
+      gradient(input) = NewBuffer(node(input).shape, PaddedColumns(node(input)));
       Use(gradient(input));
       return gradient(input);
     }
@@ -319,7 +327,7 @@ class Planner {
     } else {
       if (!gradient(input).there()) {
         kind = Move::Kind::kCopy;
-        gradient(input) = NewBuffer(node(input).shape);
+        gradient(input) = NewBuffer(node(input).shape, PaddedColumns(node(input)));
       }
       to = gradient(input);
       Use(to);
@@ -334,7 +342,8 @@ class Planner {
       const Location slice = Slice(gradient(n), column, node(input).shape);
       column += node(input).shape.width();
       if (!wants_gradient_[static_cast<size_t>(input)]) continue;
-      if (!IsInput(node(input)) && !gradient(input).there() && owned_[static_cast<size_t>(n)]) {
+      if (!IsInput(node(input)) && FitsInSlice(node(input)) && !gradient(input).there() &&
+          owned_[static_cast<size_t>(n)]) {
         gradient(input) = slice;
       } else {
         Pass(slice, input, moves);
@@ -352,8 +361,8 @@ class Planner {
       if (!wants_gradient_[i]) continue;
       const GraphNode& of = nodes_[i];
       const bool reads_only =
-          of.kind == Kind::kSum ||
-          (of.kind == Kind::kLayer && (alone || !of.layer->traits().overwrites_gradient));
+          of.kind == Kind::kSum || (of.kind == Kind::kLayer && FitsInSlice(of) &&
+                                    (alone || !of.layer->traits().overwrites_gradient));
       if (reads_only && readers_[i].size() == 1 && !gradient(term).there()) {
         gradient(term) = Slice(gradient(n), 0, of.shape);
         owned_[i] = alone;

@@ -9,6 +9,7 @@
 #include "ops/dot_interaction.h"
 #include "ops/fm_interaction.h"
 #include "ops/outer_product.h"
+#include "ops/padded_dot.h"
 
 namespace hotrow {
 namespace {
@@ -109,6 +110,60 @@ class DotInteractionLayer : public Layer {
  private:
   const TensorShape output_;
 };
+
+// The same on the tensor cores of a GPU, whose rows are padded with zeros and a one.
+class TensorDotLayer : public DotInteractionLayer {
+ public:
+  TensorDotLayer(TensorShape output, int64_t padded_columns)
+      : DotInteractionLayer(output), padded_columns_(padded_columns) {}
+  LayerTraits traits() const override {
+    LayerTraits traits = DotInteractionLayer::traits();
+    traits.padded_columns = padded_columns_;
+    return traits;
+  }
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    PaddedDotArgs args = Args(pass.batch_size, pass.inputs);
+    args.output = pass.output.data;
+    args.output_stride = pass.output.row_stride;
+    return PaddedDot(ctx, args);
+  }
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    PaddedDotGradArgs args = {.forward = Args(pass.batch_size, pass.inputs),
+                              .output_gradient = pass.output_gradient.data};
+    args.forward.output_stride = pass.output_gradient.row_stride;
+    const TensorView& fields = pass.input_gradients.back();
+    const bool has_vector = pass.input_gradients.size() == 2;
+    args.dense_gradient = pass.input_gradients[0].data;
+    args.dense_gradient_stride = pass.input_gradients[0].row_stride;
+    args.sparse_gradient = has_vector ? fields.data : fields.data + fields.shape.dim;
+    args.sparse_gradient_stride = fields.row_stride;
+    return PaddedDotGrad(ctx, args);
+  }
+
+ private:
+  static PaddedDotArgs Args(int64_t batch_size, std::span<const TensorView> inputs) {
+    const DotInteractionArgs dot = DotArgs(batch_size, inputs, {}, /*copies_dense=*/true);
+    return {.precision = DotPrecision::kTf32,
+            .batch_size = batch_size,
+            .num_sparse = dot.num_sparse,
+            .dim = dot.dim,
+            .dense = dot.dense,
+            .dense_stride = dot.dense_stride,
+            .sparse = dot.sparse,
+            .sparse_stride = dot.sparse_stride};
+  }
+
+  const int64_t padded_columns_;
+};
+
+// Whether that layer takes them: where products of matrices are rounded at least as much as it
+// rounds its factors, and the shape is one of tensor cores (ops/padded_dot.h).
+bool TakesTensorCores(const ModelGraph& graph, int32_t vectors, int32_t dim) {
+  return graph.ctx().device != Device::kCpu && graph.options().precision != DensePrecision::kFp32 &&
+         vectors <= 64 && dim <= 512 && dim % 16 == 0;
+}
 
 class FmLayer : public Layer {
  public:
@@ -283,6 +338,12 @@ GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name,
     return FailSize(graph, name, absl::StrCat(columns, " columns are more than 2^31 - 1"));
   }
   const TensorShape output = {1, static_cast<int32_t>(columns)};
+  const int32_t vectors = fields.fields + (has_vector ? 1 : 0);
+  if (TakesTensorCores(graph, vectors, fields.dim)) {
+    return graph.AddLayer(
+        name, std::make_unique<TensorDotLayer>(output, PaddedDotColumns(vectors - 1, fields.dim)),
+        inputs);
+  }
   return graph.AddLayer(name, std::make_unique<DotInteractionLayer>(output), inputs);
 }
 

@@ -56,13 +56,16 @@ struct LayerTraits {
   LayerPhase gradient_until = LayerPhase::kBackwardInputs;
   bool overwrites_gradient = false;  // takes the gradient of the output as scratch
   bool reports_gradients = false;    // calls gradients_ready itself, for less than all at once
+  // Where it is more than the output has: so many columns of each row are the layer's, those behind
+  // the output too, which it may overwrite; also of the gradient's rows, which it does not read.
+  int64_t padded_columns = 0;
 };
 
 // One batch on its way through a layer. Inputs are only read.
 struct LayerForward {
   int64_t batch_size = 0;
   bool training = false;
-  uint32_t step = 0;         // as CtrModel::Input
+  uint32_t step = 0;  // as CtrModel::Input
   const uint32_t* device_step = nullptr;
   int64_t first_sample = 0;  // as CtrModel::Input
   const float* parameters = nullptr;
