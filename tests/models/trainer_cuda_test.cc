@@ -262,8 +262,9 @@ TEST_P(BriefTrainerCudaTest, LearnsWhatTheCpuLearns) {
     EXPECT_NEAR(gpu.tasks[task].test.auc, cpu.tasks[task].test.auc, 2e-3);
     EXPECT_NEAR(gpu.tasks[task].test.logloss, cpu.tasks[task].test.logloss, 1e-3);
   }
+  // After so few steps logits lie close together, and a rounding changes the order of some.
   options.precision = DensePrecision::kBf16;
-  EXPECT_NEAR(Train(Device::kCuda, options).test.auc, cpu.test.auc, 1e-3);
+  EXPECT_NEAR(Train(Device::kCuda, options).test.auc, cpu.test.auc, 3e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BriefTrainerCudaTest,
