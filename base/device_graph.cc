@@ -25,14 +25,18 @@ DeviceGraph::~DeviceGraph() = default;
 
 #if HOTROW_HAVE_CUDA
 
-absl::StatusOr<DeviceGraph> DeviceGraph::Capture(const ExecContext& ctx,
-                                                 absl::FunctionRef<absl::Status()> enqueue) {
+absl::StatusOr<DeviceGraph> DeviceGraph::Capture(
+    const ExecContext& ctx, absl::FunctionRef<absl::Status(const ExecContext& recording)> enqueue) {
   if (ctx.device == Device::kCpu) return absl::UnimplementedError("DeviceGraph: not on the CPU");
+  HOTROW_ASSIGN_OR_RETURN(const StreamHandle stream, CreateStream());
+  ExecContext recording = ctx;
+  recording.stream = stream.get();
   // Of this thread alone: others allocate on the device while they fetch rows.
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(ctx.stream, cudaStreamCaptureModeThreadLocal));
-  const absl::Status status = enqueue();
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+  const absl::Status status = enqueue(recording);
   cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(ctx.stream, &graph);
+  const cudaError_t ended = cudaStreamEndCapture(stream.get(), &graph);
   const std::unique_ptr<CUgraph_st, Destroy<cudaGraphDestroy>> owner(graph);
   if (!status.ok()) {
     cudaGetLastError();  // a capture that failed leaves one
@@ -53,8 +57,8 @@ absl::Status DeviceGraph::Launch(const ExecContext& ctx) const {
 
 #else
 
-absl::StatusOr<DeviceGraph> DeviceGraph::Capture(const ExecContext&,
-                                                 absl::FunctionRef<absl::Status()>) {
+absl::StatusOr<DeviceGraph> DeviceGraph::Capture(
+    const ExecContext&, absl::FunctionRef<absl::Status(const ExecContext&)>) {
   return absl::UnimplementedError("DeviceGraph: this build has no CUDA");
 }
 absl::Status DeviceGraph::Launch(const ExecContext&) const {

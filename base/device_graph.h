@@ -16,12 +16,14 @@ namespace hotrow {
 // Threads: one call at a time. Errors: those of CUDA; Unimplemented on the CPU.
 class DeviceGraph {
  public:
-  // Records what `enqueue` enqueues on ctx.stream, without running it. It may neither allocate on
-  // the device nor wait for it, and enqueues nothing elsewhere; what it reads from host memory, and
-  // the addresses that it uses, stay as they are in every launch. Other threads may use the device
-  // meanwhile. An error of `enqueue` is that of Capture, and the stream is as before.
-  static absl::StatusOr<DeviceGraph> Capture(const ExecContext& ctx,
-                                             absl::FunctionRef<absl::Status()> enqueue);
+  // Records what `enqueue` enqueues on the stream of the context that it gets, without running it:
+  // that of `ctx` with a stream of its own, since other threads may use that of `ctx` meanwhile. It
+  // may neither allocate on the device nor wait for it, and enqueues nothing elsewhere; what it
+  // reads from host memory, and the addresses that it uses, stay as they are in every launch. An
+  // error of `enqueue` is that of Capture.
+  static absl::StatusOr<DeviceGraph> Capture(
+      const ExecContext& ctx,
+      absl::FunctionRef<absl::Status(const ExecContext& recording)> enqueue);
   DeviceGraph(DeviceGraph&& other) noexcept;
   DeviceGraph& operator=(DeviceGraph&& other) noexcept;
   ~DeviceGraph();

@@ -15,16 +15,16 @@ absl::StatusOr<std::unique_ptr<LossScaler>> LossScaler::Create(const ExecContext
   return out;
 }
 
-absl::Status LossScaler::ScaleLoss(std::span<float> logit_gradient) {
-  return ScaleGradient(ctx_, {.state = state_.data(), .gradient = logit_gradient});
+absl::Status LossScaler::ScaleLoss(const ExecContext& ctx, std::span<float> logit_gradient) {
+  return ScaleGradient(ctx, {.state = state_.data(), .gradient = logit_gradient});
 }
 
-absl::Status LossScaler::Unscale(std::span<float> gradient) {
-  return UnscaleGradient(ctx_, {.state = state_.data(), .gradient = gradient});
+absl::Status LossScaler::Unscale(const ExecContext& ctx, std::span<float> gradient) {
+  return UnscaleGradient(ctx, {.state = state_.data(), .gradient = gradient});
 }
 
-absl::Status LossScaler::EndStep(double* told) {
-  return EndLossScaleStep(ctx_, state_.data(), told);
+absl::Status LossScaler::EndStep(const ExecContext& ctx, double* told) {
+  return EndLossScaleStep(ctx, state_.data(), told);
 }
 
 absl::StatusOr<TrainingState::SavedLossScale> LossScaler::Save() {

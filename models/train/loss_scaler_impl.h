@@ -25,9 +25,9 @@ class LossScaler {
   static absl::StatusOr<std::unique_ptr<LossScaler>> Create(const ExecContext& ctx, float scale);
 
   // In each step, in this order. told: as EndLossScaleStep.
-  absl::Status ScaleLoss(std::span<float> logit_gradient);
-  absl::Status Unscale(std::span<float> gradient);
-  absl::Status EndStep(double* told);
+  absl::Status ScaleLoss(const ExecContext& ctx, std::span<float> logit_gradient);
+  absl::Status Unscale(const ExecContext& ctx, std::span<float> gradient);
+  absl::Status EndStep(const ExecContext& ctx, double* told);
   // What the updates of the step read.
   const uint32_t* skip() const { return &state_.data()->skip; }
 

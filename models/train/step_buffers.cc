@@ -121,12 +121,13 @@ static double TaskWeight(std::span<const double> task_weights, int32_t task) {
   return task_weights.empty() ? 1 : task_weights[static_cast<size_t>(task)];
 }
 
-absl::StatusOr<std::optional<double>> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_over,
+absl::StatusOr<std::optional<double>> StepBuffers::Loss(const ExecContext& ctx,
+                                                        const CtrBatch& batch, int64_t mean_over,
                                                         std::span<const double> task_weights) {
-  TraceSpan span(ctx_.trace, "loss");
+  TraceSpan span(ctx.trace, "loss");
   if (on_gpu()) {
     for (int32_t task = 0; task < shape_.num_tasks; ++task) {
-      HOTROW_RETURN_IF_ERROR(TaskLoss(device_labels_, batch, mean_over, task,
+      HOTROW_RETURN_IF_ERROR(TaskLoss(ctx, device_labels_, batch, mean_over, task,
                                       TaskWeight(task_weights, task), mailbox_->numbers() + task));
     }
     return std::nullopt;
@@ -135,24 +136,26 @@ absl::StatusOr<std::optional<double>> StepBuffers::Loss(const CtrBatch& batch, i
   for (int32_t task = 0; task < shape_.num_tasks; ++task) {
     const double weight = TaskWeight(task_weights, task);
     double loss = 0;
-    HOTROW_RETURN_IF_ERROR(TaskLoss(batch.labels.data(), batch, mean_over, task, weight, &loss));
+    HOTROW_RETURN_IF_ERROR(
+        TaskLoss(ctx, batch.labels.data(), batch, mean_over, task, weight, &loss));
     sum += weight * loss;
   }
   return sum;
 }
 
-absl::Status StepBuffers::TaskLoss(const float* labels, const CtrBatch& batch, int64_t mean_over,
-                                   int32_t task, double weight, double* loss) {
-  return BceWithLogits(ctx_, {.logits = logits_.data() + task,
-                              .labels = labels + task,
-                              .batch_size = batch.batch_size,
-                              .gradient = logit_gradient_.data() + task,
-                              .mean_over = mean_over,
-                              .stride = shape_.num_tasks,
-                              .weight = weight,
-                              .loss = loss,
-                              .workspace = loss_workspace_.data(),
-                              .workspace_bytes = loss_workspace_.bytes()});
+absl::Status StepBuffers::TaskLoss(const ExecContext& ctx, const float* labels,
+                                   const CtrBatch& batch, int64_t mean_over, int32_t task,
+                                   double weight, double* loss) {
+  return BceWithLogits(ctx, {.logits = logits_.data() + task,
+                             .labels = labels + task,
+                             .batch_size = batch.batch_size,
+                             .gradient = logit_gradient_.data() + task,
+                             .mean_over = mean_over,
+                             .stride = shape_.num_tasks,
+                             .weight = weight,
+                             .loss = loss,
+                             .workspace = loss_workspace_.data(),
+                             .workspace_bytes = loss_workspace_.bytes()});
 }
 
 absl::Status StepBuffers::Post() { return on_gpu() ? mailbox_->Post() : absl::OkStatus(); }

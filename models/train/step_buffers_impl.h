@@ -64,7 +64,8 @@ class StepBuffers {
   // loss over the slice. The losses of the tasks are added up, each times its weight; no weights:
   // ones. On a GPU it returns none, after DenseFeatures and UploadLabels of the same batch: once
   // the step is posted ReadPosted has it.
-  absl::StatusOr<std::optional<double>> Loss(const CtrBatch& batch, int64_t mean_over,
+  absl::StatusOr<std::optional<double>> Loss(const ExecContext& ctx, const CtrBatch& batch,
+                                             int64_t mean_over,
                                              std::span<const double> task_weights);
 
   // On a GPU:
@@ -101,8 +102,8 @@ class StepBuffers {
   // Room for that many floats of the rows of unpooled feature s.
   absl::Status ReserveRows(size_t s, int64_t floats);
   // Writes the loss to *loss, on the device.
-  absl::Status TaskLoss(const float* labels, const CtrBatch& batch, int64_t mean_over, int32_t task,
-                        double weight, double* loss);
+  absl::Status TaskLoss(const ExecContext& ctx, const float* labels, const CtrBatch& batch,
+                        int64_t mean_over, int32_t task, double weight, double* loss);
 
   const ExecContext ctx_;
   const Shape shape_;

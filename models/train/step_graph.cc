@@ -11,10 +11,10 @@ bool StepGraph::Serves(const CtrModel& model) {
 }
 
 absl::Status StepGraph::Run(const ExecContext& ctx, int64_t batch_size,
-                            absl::FunctionRef<absl::Status()> enqueue) {
-  if (batch_size != batch_size_) return enqueue();
+                            absl::FunctionRef<absl::Status(const ExecContext& ctx)> enqueue) {
+  if (batch_size != batch_size_) return enqueue(ctx);
   if (!is_ready_) {
-    HOTROW_RETURN_IF_ERROR(enqueue());
+    HOTROW_RETURN_IF_ERROR(enqueue(ctx));
     is_ready_ = true;
     return absl::OkStatus();
   }

@@ -27,10 +27,11 @@ class StepGraph {
   // its rows, and that keep nothing of it on the host. One rank alone.
   static bool Serves(const CtrModel& model);
 
-  // Enqueues what `enqueue` does. The first whole batch is enqueued by it, since it makes ready
-  // what is made once; the second one is recorded; later ones do not call it.
+  // Enqueues on ctx.stream what `enqueue` does on the stream of the context it gets. The first
+  // whole batch is enqueued by it, since it makes ready what is made once; the second one is
+  // recorded; later ones do not call it.
   absl::Status Run(const ExecContext& ctx, int64_t batch_size,
-                   absl::FunctionRef<absl::Status()> enqueue);
+                   absl::FunctionRef<absl::Status(const ExecContext& ctx)> enqueue);
 
   int64_t launches() const { return launches_; }
 

@@ -14,10 +14,12 @@ namespace hotrow {
 namespace {
 
 // The mean over this rank's samples, of a batch of global_batch_size; none: a GPU has it.
-absl::StatusOr<std::optional<double>> Loss(const StepParts& parts, const StepPlace& place,
-                                           const CtrBatch& batch, int64_t global_batch_size) {
-  HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss,
-                          parts.buffers.Loss(batch, global_batch_size, parts.options.task_weights));
+absl::StatusOr<std::optional<double>> Loss(const StepParts& parts, const ExecContext& ctx,
+                                           const StepPlace& place, const CtrBatch& batch,
+                                           int64_t global_batch_size) {
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::optional<double> loss,
+      parts.buffers.Loss(ctx, batch, global_batch_size, parts.options.task_weights));
   if (loss.has_value() && !std::isfinite(*loss)) {
     return DivergedError(parts.options, place.run_step, "training loss",
                          FindNonFinite(parts, batch));
@@ -26,13 +28,13 @@ absl::StatusOr<std::optional<double>> Loss(const StepParts& parts, const StepPla
 }
 
 // All gradients of a scaled loss, and whether the updates that follow are left out.
-absl::Status Unscale(const StepParts& parts) {
+absl::Status Unscale(const StepParts& parts, const ExecContext& ctx) {
   LossScaler& scaler = *parts.loss_scaler;
   for (const std::span<float> of_rows : parts.buffers.gradients_of_rows()) {
-    HOTROW_RETURN_IF_ERROR(scaler.Unscale(of_rows));
+    HOTROW_RETURN_IF_ERROR(scaler.Unscale(ctx, of_rows));
   }
-  HOTROW_RETURN_IF_ERROR(scaler.Unscale(parts.model.mutable_gradients()));
-  return scaler.EndStep(parts.buffers.loss_scale_told());
+  HOTROW_RETURN_IF_ERROR(scaler.Unscale(ctx, parts.model.mutable_gradients()));
+  return scaler.EndStep(ctx, parts.buffers.loss_scale_told());
 }
 
 // Forward, loss and backward of one rank alone. Where dense features and labels are is known.
@@ -54,16 +56,17 @@ absl::StatusOr<std::optional<double>> RunDense(const StepParts& parts, const Exe
                                                buffers.logits(batch.batch_size)));
   }
   HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss,
-                          Loss(parts, place, batch, item.global_batch_size));
+                          Loss(parts, ctx, place, batch, item.global_batch_size));
   if (parts.loss_scaler != nullptr) {
-    HOTROW_RETURN_IF_ERROR(parts.loss_scaler->ScaleLoss(buffers.logit_gradient(batch.batch_size)));
+    HOTROW_RETURN_IF_ERROR(
+        parts.loss_scaler->ScaleLoss(ctx, buffers.logit_gradient(batch.batch_size)));
   }
   {
     TraceSpan span(ctx.trace, "backward");
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
                                                 buffers.embedding_gradient()));
   }
-  if (parts.loss_scaler != nullptr) HOTROW_RETURN_IF_ERROR(Unscale(parts));
+  if (parts.loss_scaler != nullptr) HOTROW_RETURN_IF_ERROR(Unscale(parts, ctx));
   return loss;
 }
 
@@ -81,8 +84,8 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
   HOTROW_RETURN_IF_ERROR(buffers.UploadLabels(batch, place.number));
   std::optional<double> loss;
   if (parts.graph != nullptr) {
-    HOTROW_RETURN_IF_ERROR(parts.graph->Run(ctx, batch.batch_size, [&] {
-      return RunDense(parts, ctx, place, *in_flight->item, dense).status();
+    HOTROW_RETURN_IF_ERROR(parts.graph->Run(ctx, batch.batch_size, [&](const ExecContext& here) {
+      return RunDense(parts, here, place, *in_flight->item, dense).status();
     }));
   } else {
     HOTROW_ASSIGN_OR_RETURN(loss, RunDense(parts, ctx, place, *in_flight->item, dense));
@@ -141,7 +144,7 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   }
   HOTROW_RETURN_IF_ERROR(buffers.UploadLabels(batch, place.number));
   HOTROW_ASSIGN_OR_RETURN(const std::optional<double> slice_loss,
-                          Loss(parts, place, batch, global_batch_size));
+                          Loss(parts, ctx, place, batch, global_batch_size));
   std::optional<DenseState::Totals> mine;
   if (slice_loss.has_value()) {
     mine = {.loss_sum = *slice_loss * static_cast<double>(batch.batch_size),
