@@ -78,22 +78,14 @@ using Part = absl::Status (*)(GpuBench&);
 
 Part PartOf(const std::string& name) {
   static const std::map<std::string, Part> parts = {
-      {"copy", MeasureCopy},
-      {"gather", MeasureGather},
-      {"bus", MeasureBus},
-      {"host_gather", MeasureHostGather},
-      {"staging", MeasureStaging},
-      {"gemm", MeasureGemm},
-      {"dense", MeasureDense},
-      {"find", MeasureFind},
-      {"insert", MeasureInsert},
-      {"load", MeasureLoad},
-      {"unique", MeasureUnique},
-      {"partition", MeasurePartition},
-      {"lookup", MeasureLookup},
-      {"gradient_sum", MeasureGradientSum},
-      {"update", MeasureUpdate},
-      {"tiers", MeasureTiers},
+      {"copy", MeasureCopy},       {"gather", MeasureGather},
+      {"bus", MeasureBus},         {"host_gather", MeasureHostGather},
+      {"staging", MeasureStaging}, {"gemm", MeasureGemm},
+      {"dense", MeasureDense},     {"find", MeasureFind},
+      {"insert", MeasureInsert},   {"load", MeasureLoad},
+      {"unique", MeasureUnique},   {"partition", MeasurePartition},
+      {"lookup", MeasureLookup},   {"gradient_sum", MeasureGradientSum},
+      {"update", MeasureUpdate},   {"tiers", MeasureTiers},
   };
   const auto part = parts.find(name);
   return part == parts.end() ? nullptr : part->second;

@@ -16,6 +16,7 @@
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
 #include "bench/gpu_bench_plan.h"
+#include "ops/dense_precision.h"
 
 namespace hotrow::bench {
 
@@ -69,6 +70,10 @@ class GpuBench {
 };
 
 std::string GatherLimit(int dim);  // the name of that limit
+
+// Measures a square product in this precision, which is the limit of that name: in flop a second.
+std::string ProductLimit(DensePrecision precision);
+absl::Status MeasureProductRate(GpuBench& bench, DensePrecision precision);
 
 // The parts. Each takes and gives back its own memory.
 absl::Status MeasureCopy(GpuBench& bench);

@@ -193,4 +193,54 @@ absl::Status MeasureGemm(GpuBench& bench) {
   return absl::OkStatus();
 }
 
+std::string ProductLimit(DensePrecision precision) {
+  return absl::StrCat("product in ", std::string(DensePrecisionName(precision)));
+}
+
+// So large that nothing but multiplication counts: what cublasLt reaches.
+absl::Status MeasureProductRate(GpuBench& bench, DensePrecision precision) {
+  const bool is_half = HasHalfFactors(precision);
+  GemmPrecision of_gemm = GemmPrecision::kFp32;
+  if (precision == DensePrecision::kTf32) of_gemm = GemmPrecision::kTf32;
+  if (precision == DensePrecision::kBf16) of_gemm = GemmPrecision::kBf16;
+  if (precision == DensePrecision::kFp16) of_gemm = GemmPrecision::kFp16;
+  const int64_t n = bench.sizes().matrix_side;
+  const CudaStream stream = bench.stream();
+  HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::Create(of_gemm));
+  DeviceBuffer<float> matrices[3];
+  for (DeviceBuffer<float>& matrix : matrices) {
+    HOTROW_ASSIGN_OR_RETURN(matrix, DeviceBuffer<float>::Create(n * n, stream));
+    HOTROW_RETURN_IF_ERROR(FillSmallFloats(stream, matrix.data(), n * n, kX));
+  }
+  HOTROW_ASSIGN_OR_RETURN(auto workspace,
+                          DeviceBuffer<std::byte>::Create(internal::kGemmWorkspaceBytes, stream));
+  const auto run = [&](int64_t) {
+    return gemm->Run(stream,
+                     {.m = n,
+                      .n = n,
+                      .k = n,
+                      .a = matrices[0].data(),
+                      .lda = n,
+                      .b = matrices[1].data(),
+                      .ldb = n,
+                      .c = matrices[2].data(),
+                      .ldc = n,
+                      .half_result = is_half},
+                     workspace.data());
+  };
+  HOTROW_RETURN_IF_ERROR(run(0));  // which asks cublasLt for an algorithm
+  HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure(run));
+  const double flop = 2.0 * static_cast<double>(n) * static_cast<double>(n * n);
+  bench.Add({"dense",
+             ProductLimit(precision),
+             times,
+             flop,
+             "flop",
+             "",
+             0,
+             {{"side", n}, {"precision", std::string(DensePrecisionName(precision))}}});
+  bench.SetLimit(ProductLimit(precision), flop / times.median);
+  return absl::OkStatus();
+}
+
 }  // namespace hotrow::bench

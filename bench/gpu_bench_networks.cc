@@ -17,36 +17,14 @@
 #include "ops/cross_network.h"
 #include "ops/dense_precision.h"
 #include "ops/fm_interaction.h"
-#include "ops/gemm_cuda_impl.h"
 #include "ops/mlp.h"
 #include "ops/padded_dot.h"
 
 namespace hotrow::bench {
 namespace {
 
-using internal::GemmCuda;
-using internal::GemmPrecision;
-
 constexpr DensePrecision kPrecisions[] = {DensePrecision::kFp32, DensePrecision::kTf32,
                                           DensePrecision::kBf16, DensePrecision::kFp16};
-
-GemmPrecision GemmPrecisionOf(DensePrecision precision) {
-  switch (precision) {
-    case DensePrecision::kTf32:
-      return GemmPrecision::kTf32;
-    case DensePrecision::kBf16:
-      return GemmPrecision::kBf16;
-    case DensePrecision::kFp16:
-      return GemmPrecision::kFp16;
-    case DensePrecision::kFp32:
-      break;
-  }
-  return GemmPrecision::kFp32;
-}
-
-std::string MatrixLimit(DensePrecision precision) {
-  return absl::StrCat("product in ", std::string(DensePrecisionName(precision)));
-}
 
 // Read as numbers of 16 bits they are some numbers as well, NaNs among them: no op looks at what it
 // multiplies.
@@ -54,44 +32,6 @@ absl::StatusOr<DeviceBuffer<float>> Floats(GpuBench& bench, int64_t n, uint64_t 
   HOTROW_ASSIGN_OR_RETURN(auto buffer, DeviceBuffer<float>::Create(n, bench.stream()));
   HOTROW_RETURN_IF_ERROR(FillSmallFloats(bench.stream(), buffer.data(), n, seed));
   return buffer;
-}
-
-// A square product of a size at which nothing but multiplication counts: what cublasLt reaches.
-absl::Status MeasureMatrixRate(GpuBench& bench, DensePrecision precision) {
-  const int64_t n = bench.sizes().matrix_side;
-  HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::Create(GemmPrecisionOf(precision)));
-  HOTROW_ASSIGN_OR_RETURN(auto a, Floats(bench, n * n, 1));
-  HOTROW_ASSIGN_OR_RETURN(auto b, Floats(bench, n * n, 2));
-  HOTROW_ASSIGN_OR_RETURN(auto c, Floats(bench, n * n, 3));
-  HOTROW_ASSIGN_OR_RETURN(auto workspace, DeviceBuffer<std::byte>::Create(
-                                              internal::kGemmWorkspaceBytes, bench.stream()));
-  const auto run = [&](int64_t) {
-    return gemm->Run(bench.stream(),
-                     {.m = n,
-                      .n = n,
-                      .k = n,
-                      .a = a.data(),
-                      .lda = n,
-                      .b = b.data(),
-                      .ldb = n,
-                      .c = c.data(),
-                      .ldc = n,
-                      .half_result = HasHalfFactors(precision)},
-                     workspace.data());
-  };
-  HOTROW_RETURN_IF_ERROR(run(0));
-  HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure(run));
-  const double flop = 2.0 * static_cast<double>(n) * static_cast<double>(n * n);
-  bench.Add({"dense",
-             MatrixLimit(precision),
-             times,
-             flop,
-             "flop",
-             "",
-             0,
-             {{"side", n}, {"precision", std::string(DensePrecisionName(precision))}}});
-  bench.SetLimit(MatrixLimit(precision), flop / times.median);
-  return absl::OkStatus();
 }
 
 // What an op does in a batch, each way.
@@ -172,7 +112,7 @@ absl::Status MeasureMlp(GpuBench& bench, int64_t batch, const std::vector<int32_
       bench, *mlp, batch, sizes.front(), sizes.back(),
       {absl::StrCat("mlp ", shape, " ", precision_name, " batch ", batch),
        "flop",
-       MatrixLimit(precision),
+       ProductLimit(precision),
        flop,
        2 * flop,
        {{"op", "mlp"}, {"sizes", sizes}, {"batch", batch}, {"precision", precision_name}}});
@@ -200,7 +140,7 @@ absl::Status MeasureCross(GpuBench& bench, int64_t batch, CrossKind kind, int32_
                                       " x ", width, rank > 0 ? absl::StrCat(" rank ", rank) : "",
                                       " ", precision_name, " batch ", batch),
                          is_vector ? "bytes" : "flop",
-                         is_vector ? "copy" : MatrixLimit(precision),
+                         is_vector ? "copy" : ProductLimit(precision),
                          forward,
                          backward,
                          {{"op", "cross"},
@@ -298,7 +238,7 @@ absl::Status MeasureFm(GpuBench& bench, int64_t batch, int32_t fields, int32_t d
 // Sizes of the MLPerf DLRM and DCN v2, and of DeepFM on 26 features.
 absl::Status MeasureDense(GpuBench& bench) {
   for (const DensePrecision precision : kPrecisions) {
-    HOTROW_RETURN_IF_ERROR(MeasureMatrixRate(bench, precision));
+    HOTROW_RETURN_IF_ERROR(MeasureProductRate(bench, precision));
   }
   const bool toy = bench.flags().toy;
   const int32_t wide = toy ? 32 : 1024;
