@@ -12,6 +12,7 @@
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
 #include "models/saving/checkpoint_writer.h"
+#include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
 #include "models/train/metrics.h"
 #include "ops/weights_precision.h"
