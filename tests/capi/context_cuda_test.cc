@@ -4,6 +4,7 @@
 #include "hotrow/hotrow.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
 
 // Contexts of a GPU: those of the emulated one, of which the test has two.
 namespace hotrow {
