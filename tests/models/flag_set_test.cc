@@ -288,7 +288,8 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   EXPECT_THAT(help, HasSubstr("--width="));
   for (const auto& [name, value] : set.Values()) {
     const bool is_switch = name == "mllog" || name == "resume" || name == "mrc" ||
-                           name == "keep_best" || name == "delta_weights_only";
+                           name == "keep_best" || name == "delta_weights_only" ||
+                           name == "cuda_graph";
     EXPECT_THAT(help, HasSubstr("\n  --" + name + (is_switch ? " " : "=")));
   }
   std::istringstream lines(help);

@@ -872,6 +872,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "samples_per_second",
                                 "step_ms",
                                 "train",
+                                "graph_steps",
                                 "valid",
                                 "test",
                                 "tables_hash",
