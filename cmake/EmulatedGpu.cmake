@@ -38,7 +38,10 @@ function(_hotrow_cuda_sources out)
       file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
       set(source ${HOTROW_EMULATED_DIR}/${folder}/${source}.cc)
       # What nvcc lets pass; and the checks of kernels are never those of test code (_hotrow_configure_test_code).
-      set(options -Wno-unknown-pragmas -Wno-unused-function -Wno-sign-compare -Wno-maybe-uninitialized -O1)
+      set(options -Wno-unknown-pragmas -Wno-unused-function -Wno-sign-compare -Wno-maybe-uninitialized)
+      if(NOT folder MATCHES "^tests/")  # what tests compile is run once
+        list(APPEND options -O1)
+      endif()
       if(HOTROW_SANITIZE MATCHES "undefined")
         list(APPEND options -fsanitize=null,alignment,vptr,object-size)
       endif()

@@ -111,7 +111,7 @@ std::string Reference(TrainerOptions options) {
 TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
   const std::string expected = Reference(SmallRun());
   const auto step_of = [](int64_t every) -> int64_t {
-    return kSlow ? 1 : test::ForSanitizer<int64_t>(every == 3 ? 2 : 5, 9);
+    return kSlow ? 1 : test::ForSanitizer<int64_t>(every == 3 ? 2 : 5, 14);
   };
   for (const Tier& tier : Tiers()) {
     for (const int64_t every : {1, 3, 10}) {
@@ -997,7 +997,9 @@ TEST(CheckpointFaultTest, AFaultAtAnyCallLosesNothingCommitted) {
     for (const bool all_from_k : {false, true}) {
       for (const Crash crash : {Crash::kNone, Crash::kWorst, Crash::kCoin}) {
         // On an SSD the store makes most of the calls, which its own tests walk over.
-        const int64_t stride = kSlow ? 1 : tier.store == StoreKind::kSsd ? 41 : 4;
+        const int64_t stride = kSlow                           ? 1
+                               : tier.store == StoreKind::kSsd ? test::ForSanitizer(41, 131)
+                                                               : test::ForSanitizer(4, 13);
         int64_t k = kSlow ? 0 : static_cast<int64_t>(crash) + (all_from_k ? 1 : 0);
         while (RunWithFault(tier, k, all_from_k, crash, static_cast<uint64_t>(k) + 1, expected) &&
                !testing::Test::HasFailure()) {
@@ -1015,7 +1017,7 @@ TEST(CheckpointFaultTest, AFullDiskLeavesTheNewestCheckpoint) {
   TrainerOptions reference = SmallRun();
   reference.epochs = 1;
   const std::string expected = Reference(reference);
-  for (int64_t k = 0;; k += kSlow ? 1 : 4) {
+  for (int64_t k = 0;; k += kSlow ? 1 : test::ForSanitizer(4, 13)) {
     SCOPED_TRACE(k);
     FaultyEnv env;
     HOTROW_ASSERT_OK(CreateDirsDurably(env, "/run"));

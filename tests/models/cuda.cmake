@@ -16,6 +16,7 @@ endif()
 # Ranks whose caches lie on devices; in host memory everywhere.
 hotrow_add_test(
   NAME models_device_ranks_test
+  NO_TSAN
   SOURCES trainer_device_ranks_test.cc
   DEPS hotrow::models
   LABELS gpu

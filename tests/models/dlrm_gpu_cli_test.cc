@@ -20,7 +20,8 @@ namespace {
 test::ProgramResult RunDlrm(const std::string& dir, const std::vector<std::string>& flags) {
   std::vector<std::string> all = {
       test::ProgramPath("dlrm"),
-      "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
+      test::ForGpu("--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
+                   "--data=synthetic:tables=3,rows=200,dense=2,samples=1000,valid=100,test=500"),
       "--embedding_dim=8",
       "--dense_arch_layer_sizes=16-8",
       "--over_arch_layer_sizes=16-1",

@@ -1,5 +1,6 @@
 hotrow_add_test(
   NAME models_dense_test
+  NO_TSAN
   SOURCES ctr_model_contract.cc
           dcn_model_test.cc
           deepfm_model_test.cc
@@ -20,10 +21,12 @@ hotrow_add_test(
   SLOW "*CheckpointTest.*" "*CheckpointFaultTest.*")
 hotrow_add_test(
   NAME rank_checkpoint_test
+  NO_TSAN
   SOURCES rank_checkpoint_test.cc
   DEPS hotrow::models)
 hotrow_add_test(
   NAME train_crash_test
+  NO_TSAN
   SOURCES train_crash_test.cc
   DEPS hotrow::models
   LABELS crash
@@ -36,6 +39,7 @@ hotrow_add_test(
   DEPS hotrow::models)
 hotrow_add_test(
   NAME export_table_test
+  NO_TSAN
   SOURCES export_table_test.cc
   DEPS hotrow::models)
 hotrow_add_test(

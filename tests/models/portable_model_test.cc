@@ -620,12 +620,15 @@ bool RunWithFault(int64_t k, bool all_from_k, bool lose_power, bool prepare_expo
 void WalkFaults(bool prepare_export, const std::function<absl::Status(FaultyEnv&)>& action,
                 const std::string& path, const std::function<absl::Status(FaultyEnv&)>& check,
                 int64_t calls_min) {
+  // The walks with a sanitizer begin at different calls.
+  constexpr int64_t kStride = test::ForSanitizer(1, 5);
+  int64_t turn = 0;
   for (const bool all_from_k : {false, true}) {
     for (const bool lose_power : {false, true}) {
-      int64_t k = 0;
+      int64_t k = turn++ % kStride;
       while (RunWithFault(k, all_from_k, lose_power, prepare_export, action, path, check) &&
              !testing::Test::HasFailure()) {
-        ++k;
+        k += kStride;
       }
       EXPECT_GT(k, calls_min);
       if (testing::Test::HasFailure()) return;
@@ -663,10 +666,12 @@ TEST(PortableModelTest, AFaultAtAnyCallOfAnImportIntoAnSsdStore) {
 // The store outside is renamed first: a checkpoint is never there without it. When the next try
 // finds the store alone it says so.
 TEST(PortableModelTest, AFaultWhileTheStoreIsElsewhereLeavesNoCheckpointWithoutIt) {
+  constexpr int64_t kStride = test::ForSanitizer(1, 7);
+  int64_t turn = 0;
   for (const bool all_from_k : {false, true}) {
     for (const bool lose_power : {false, true}) {
       bool more = true;
-      for (int64_t k = 0; more && !HasFailure(); ++k) {
+      for (int64_t k = turn++ % kStride; more && !HasFailure(); k += kStride) {
         SCOPED_TRACE(testing::Message() << "call " << k << ", " << all_from_k << lose_power);
         FaultyEnv env;
         HOTROW_ASSERT_OK(MakeCheckpoint(&env));

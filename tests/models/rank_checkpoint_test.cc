@@ -555,7 +555,8 @@ TEST(RankCheckpointTest, AFaultAtAnyCallOfARankIsHeardByAll) {
         for (const absl::Status& error : errors) {
           for (const bool power_loss : {false, true}) {
             // On an SSD the store makes most of the calls, which its own tests walk over.
-            const int64_t stride = store == StoreKind::kSsd ? 7 : 3;
+            const int64_t stride =
+                store == StoreKind::kSsd ? test::ForSanitizer(7, 17) : test::ForSanitizer(3, 7);
             int64_t k = turn++ % stride;
             while (TakeWithFault({.store = store}, rank, k, all_from_k, error, power_loss) &&
                    !testing::Test::HasFailure()) {

@@ -23,6 +23,7 @@ hotrow_add_test(
 
 hotrow_add_test(
   NAME dlrm_cli_test
+  NO_TSAN
   SOURCES dlrm_cli_test.cc
   DEPS hotrow::base nlohmann_json::nlohmann_json)
 target_compile_definitions(dlrm_cli_test PRIVATE HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>")

@@ -1,5 +1,6 @@
 hotrow_add_test(
   NAME ops_dense_test
+  NO_TSAN
   SOURCES batch_norm_test.cc
           bce_loss_test.cc
           bf16_test.cc

@@ -186,11 +186,12 @@ TEST(GradientSegmentSumCudaTest, RowsAroundTheLengthOfARun) {
 TEST(GradientSegmentSumCudaTest, OneHugeRow) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const int32_t dim : {1, 16, 130}) {
-    // Each bag of the first feature has 300 lookups of row 0 alone; the second one has others too.
+    // Each bag of the first feature has many lookups of row 0 alone; the second one has others too.
+    constexpr int64_t kLookups = test::ForGpu(300, 100);
     JaggedProblem p = BuildJaggedProblem(
         10, /*batch_size=*/1000, {{.dim = dim, .stride = dim}, {.dim = dim, .stride = dim}},
-        /*table_rows=*/500, false, [](size_t f, int64_t) { return f == 0 ? 300 : 2; });
-    std::fill(p.inverse.begin(), p.inverse.begin() + 300'000, p.inverse[0]);
+        /*table_rows=*/500, false, [](size_t f, int64_t) { return f == 0 ? kLookups : 2; });
+    std::fill(p.inverse.begin(), p.inverse.begin() + 1000 * kLookups, p.inverse[0]);
     // Rows that only the first feature looked up are gone: number the others anew.
     std::vector<int32_t> number(p.rows.size(), -1);
     JaggedProblem dense = p;

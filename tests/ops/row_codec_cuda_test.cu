@@ -156,7 +156,7 @@ void ExpectEncodesAsOnTheCpu(const Problem& p, Type type, Rounding rounding, Fee
 
 TEST(RowCodecCudaTest, EncodesAsOnTheCpu) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  for (const uint64_t seed : test::Seeds(2)) {
+  for (const uint64_t seed : test::Seeds(test::ForGpu(2, 1))) {
     for (const Type type : kTypes) {
       for (const Rounding rounding : kRoundings) {
         for (const int64_t byte_gap : {0, 1, 4}) {
