@@ -131,6 +131,19 @@ void PutBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& lengths, i
       offsets);
 }
 
+// Whether every bag has one lookup.
+bool HasSingleLookups(ThreadPool* pool, std::span<const int64_t> offsets) {
+  const int64_t bags = std::ssize(offsets) - 1;
+  if (offsets.back() != bags) return false;
+  std::atomic<bool> all = true;
+  ParallelFor(pool, bags, kIdsPerTask, [&](int64_t begin, int64_t end) {
+    bool here = true;
+    for (int64_t i = begin; i < end; ++i) here = here && offsets[static_cast<size_t>(i)] == i;
+    if (!here) all = false;
+  });
+  return all;
+}
+
 // weights, scores: how many there are.
 absl::Status CheckSizes(int64_t num_values, int64_t weights, int64_t scores) {
   if (num_values > kMaxLookupsPerBatch) {
@@ -344,6 +357,7 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
   copy->offsets.resize(static_cast<size_t>(bags_of_all) + 1);
   copy->offsets[0] = 0;
   PutBags(pool, batch.offsets, batch.lengths, bags_of_all, copy->offsets.data());
+  copy->single_lookups = HasSingleLookups(pool, copy->offsets);
   copy->weights.resize(batch.weights.size());
   PutWeights(pool, batch.weights, copy->weights.data());
   copy->scores.resize(batch.scores.size());
@@ -437,6 +451,7 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
     PutWeights(pool, bags.weights, weights);
     if (bags.weights.empty()) std::fill(weights, weights + SizeOf(bags.values), 1.0f);
   }
+  copy->single_lookups = HasSingleLookups(pool, copy->offsets);
   return absl::OkStatus();
 }
 

@@ -35,6 +35,8 @@ struct BatchCopy {
   // [N] or empty: no lookup has one. NaN: this one has none. Finite otherwise, and no -0.
   std::vector<float> scores;
 
+  bool single_lookups = false;  // every bag has one
+
   int64_t num_lookups() const { return static_cast<int64_t>(values.size()); }
   // Memory taken.
   int64_t bytes() const {

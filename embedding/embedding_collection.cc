@@ -40,6 +40,7 @@
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 #include "embedding/update_gaps_impl.h"
+#include "ops/key_rows.h"
 
 namespace hotrow {
 
@@ -157,13 +158,14 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   absl::Status CheckUpdate(const EmbeddingStep::Impl& step,
                            const EmbeddingGradient& gradient) const;
   // gradient: unused after BeginUpdate, which has read it.
+  absl::Status LookupRows(EmbeddingStep::Impl* step, const float** rows);
   absl::Status Update(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient,
                       float learning_rate_factor);
   // How often the batch looks up each table of the plan.
   std::vector<int64_t> LookupsOf(const internal::StepBatch& batch) const;
   // Both move the rows that this rank keeps. sums: the gradient of each served key.
   absl::Status UpdateRows(const internal::StepBatch& b, const float* const* sums,
-                          float learning_rate_factor);
+                          float learning_rate_factor, const uint32_t* skip);
   absl::Status UpdateRowsFused(const internal::StepBatch& b, const EmbeddingGradient& gradient,
                                float learning_rate_factor);
   // Of EmbeddingResiduals.
@@ -559,14 +561,51 @@ absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   return c.EndJobUnlessOk(c.Lookup(impl_.get(), output));
 }
 
+absl::Status EmbeddingCollection::Impl::LookupRows(EmbeddingStep::Impl* step, const float** rows) {
+  const internal::StepBatch& b = step->batch;
+  TraceSpan span(ctx.trace, "pool");
+  HOTROW_RETURN_IF_ERROR(AddressLookups(ctx, {.rows = b.at.value_rows,
+                                              .inverse = b.at.inverse,
+                                              .num_features = std::ssize(plan.features),
+                                              .batch_size = b.input.batch_size,
+                                              .lookups = rows}));
+  step->use = EmbeddingStep::Impl::Use::kLookedUp;
+  return absl::OkStatus();
+}
+
+bool EmbeddingStep::has_single_lookups() const {
+  if (impl_ == nullptr) return false;
+  const internal::BatchCopy& input = impl_->batch.input;
+  const internal::Plan& plan = impl_->collection->plan;
+  if (!impl_->batch.alone || !input.single_lookups || !input.weights.empty()) return false;
+  return std::all_of(plan.features.begin(), plan.features.end(),
+                     [&plan](const internal::PlannedFeature& feature) {
+                       return feature.pooling != Pooling::kNone &&
+                              plan.tables[static_cast<size_t>(feature.table)].read_precision ==
+                                  WeightsPrecision::kFp32;
+                     });
+}
+
+absl::Status EmbeddingStep::LookupRows(const float** rows) {
+  if (impl_ == nullptr) return NoStepError("LookupRows");
+  if (!has_single_lookups()) {
+    return absl::FailedPreconditionError(
+        "LookupRows: the step has other bags than of one lookup, or rows that are not fp32 of this "
+        "rank; use Lookup");
+  }
+  EmbeddingCollection::Impl& c = *impl_->collection;
+  HOTROW_RETURN_IF_ERROR(BeginLookup());
+  return c.EndJobUnlessOk(c.LookupRows(impl_.get(), rows));
+}
+
 absl::Status EmbeddingCollection::Impl::CheckUpdate(const EmbeddingStep::Impl& step,
                                                     const EmbeddingGradient& gradient) const {
   if (step.use != EmbeddingStep::Impl::Use::kLookedUp) {
     return absl::FailedPreconditionError("Update: the step has not been looked up");
   }
-  if (gradient.skip != nullptr && !gradients->fuses_update()) {
+  if (gradient.skip != nullptr && ctx.device == Device::kCpu) {
     return absl::UnimplementedError(
-        "Update: EmbeddingGradient.skip is for a single rank on a GPU only; leave it out");
+        "Update: EmbeddingGradient.skip is for tables on a GPU only; leave it out");
   }
   if (steps == UINT32_MAX) {
     return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
@@ -581,6 +620,7 @@ absl::Status EmbeddingStep::BeginUpdate(const EmbeddingGradient& gradient) {
   HOTROW_RETURN_IF_ERROR(
       c.EndJobUnlessOk(c.gradients->Begin(gradient, c.steps + 1, &impl_->batch)));
   impl_->use = Impl::Use::kUpdateBegun;
+  impl_->skip = gradient.skip;
   return absl::OkStatus();
 }
 
@@ -637,7 +677,7 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   if (!b.staged) {
     internal::CountUpdateGaps(plan, b.served(), b.rows, b.trained, steps + 1, tables);
   }
-  HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
+  HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor, step->skip)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
   if (plan.scores) life->WriteScores(b.served(), b.rows, b.trained);
   if (tiers->staged()) {
@@ -684,7 +724,8 @@ absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
 
 absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
                                                    const float* const* sums,
-                                                   float learning_rate_factor) {
+                                                   float learning_rate_factor,
+                                                   const uint32_t* skip) {
   const StepKeys served = b.step_keys();
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
@@ -714,7 +755,8 @@ absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
               .table = static_cast<uint32_t>(table.config),
               .keys = keys,
               .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows,
-              .history = decay->history(t)}));
+              .history = decay->history(t),
+              .skip = skip}));
   }
   return absl::OkStatus();
 }

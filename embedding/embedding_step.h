@@ -20,9 +20,9 @@ struct EmbeddingOutput {
 struct EmbeddingGradient {
   MatrixView<const float> pooled;
   std::vector<MatrixView<const float>> unpooled;
-  // For Update of a single rank on a GPU: null, or one number in memory of the device. Where it is
-  // not 0 when the update runs, rows and their optimizer state stay as they are
-  // (ops/loss_scale.h); all else goes on as after an update. Unimplemented elsewhere.
+  // On a GPU: null, or one number in memory of the device, the same on all ranks. Where it is not 0
+  // when Update runs, rows and their optimizer state stay as they are (ops/loss_scale.h); all else
+  // goes on as after an update. Unimplemented elsewhere.
   const uint32_t* skip = nullptr;
 };
 
@@ -39,6 +39,14 @@ class EmbeddingStep {
 
   // Forward. Gathers values after the update of the step before.
   absl::Status Lookup(const EmbeddingOutput& output);
+  // Forward for those who read rows where they lie, in the place of Lookup: rows[b, f] is the row
+  // that sample b looks up of feature f, [B, F] pointers in memory of the device. They and what
+  // they point to are good until Update, BeginUpdate or the end of the step. FailedPrecondition
+  // where has_single_lookups() is not true.
+  absl::Status LookupRows(const float** rows);
+  // Whether that is all that Lookup would do: with one rank, each bag has one lookup, and none a
+  // weight; all features are pooled; rows are of fp32.
+  bool has_single_lookups() const;
   // Backward. learning_rate_factor multiplies every table's learning rate: the schedule. The step
   // has ended when this returns, whatever it returns.
   absl::Status Update(const EmbeddingGradient& gradient, float learning_rate_factor = 1) &&;
@@ -46,8 +54,8 @@ class EmbeddingStep {
   // The first half of Lookup: rows set out between ranks, so that they travel while the caller
   // computes what needs none. May be left out.
   absl::Status BeginLookup();
-  // The first half of Update: reads the whole gradient and sends it off. May be left out; after it
-  // Update does not look at its `gradient`.
+  // The first half of Update: reads the whole gradient, but not what `skip` points to, and sends it
+  // off. May be left out; after it Update does not look at its `gradient`.
   absl::Status BeginUpdate(const EmbeddingGradient& gradient);
 
   // 0 of a step that was moved from.

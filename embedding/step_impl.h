@@ -204,6 +204,7 @@ struct EmbeddingStep::Impl : internal::PrefetchedStep {
 
   EmbeddingCollection::Impl* collection = nullptr;
   Use use = Use::kPrefetched;
+  const uint32_t* skip = nullptr;  // of the gradient that BeginUpdate took
 
   // An exchange of rows or gradients waits for its end.
   bool begun() const { return use == Use::kBegun || use == Use::kUpdateBegun; }

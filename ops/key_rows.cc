@@ -107,4 +107,25 @@ absl::Status AddressSlots(const ExecContext& ctx, const AddressSlotsArgs& args) 
       [&](auto stream) { return internal::AddressSlotsCuda(args, stream); });
 }
 
+absl::Status AddressLookupsArgs::Validate() const {
+  constexpr char kOp[] = "AddressLookups";
+  if (num_features < 0) {
+    return internal::InvalidField(kOp, "num_features", "must be >= 0", num_features);
+  }
+  if (batch_size < 0) return internal::InvalidField(kOp, "batch_size", "must be >= 0", batch_size);
+  if (num_features == 0 || batch_size == 0) return absl::OkStatus();
+  if (rows == nullptr) return internal::NullField(kOp, "rows");
+  if (inverse == nullptr) return internal::NullField(kOp, "inverse");
+  if (lookups == nullptr) return internal::NullField(kOp, "lookups");
+  return absl::OkStatus();
+}
+
+absl::Status AddressLookups(const ExecContext& ctx, const AddressLookupsArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  if (args.num_features == 0 || args.batch_size == 0) return absl::OkStatus();
+  return internal::Dispatch(
+      ctx, [&] { return internal::AddressLookupsCpu(ctx, args); },
+      [&](auto stream) { return internal::AddressLookupsCuda(args, stream); });
+}
+
 }  // namespace hotrow

@@ -83,6 +83,20 @@ struct AddressSlotsArgs {
 // position is i, and if there is none, what it was.
 absl::Status AddressSlots(const ExecContext& ctx, const AddressSlotsArgs& args);
 
+// Dimensions: F features, B samples of one lookup of each, U rows.
+struct AddressLookupsArgs {
+  const std::byte* const* rows = nullptr;  // [U], of floats
+  const int32_t* inverse = nullptr;        // [F, B], each in [0, U)
+  int64_t num_features = 0;                // F
+  int64_t batch_size = 0;                  // B
+  const float** lookups = nullptr;         // [B, F]
+
+  absl::Status Validate() const;
+};
+
+// lookups[b, f] = rows[inverse[f, b]]: what a sample looks up, side by side.
+absl::Status AddressLookups(const ExecContext& ctx, const AddressLookupsArgs& args);
+
 }  // namespace hotrow
 
 #endif  // HOTROW_OPS_KEY_ROWS_H_

@@ -1,3 +1,4 @@
+#include "base/thread_pool.h"
 #include "ops/key_rows_impl.h"
 
 namespace hotrow::internal {
@@ -37,6 +38,19 @@ absl::Status AddressSlotsCpu(const ExecContext& /*ctx*/, const AddressSlotsArgs&
   for (int64_t k = 0; k < args.num_late; ++k) {
     args.rows[args.late_positions[k]] = args.first + args.late_slots[k] * args.row_bytes;
   }
+  return absl::OkStatus();
+}
+
+absl::Status AddressLookupsCpu(const ExecContext& ctx, const AddressLookupsArgs& args) {
+  constexpr int64_t kSamplesPerTask = 256;
+  ParallelFor(ctx.pool, args.batch_size, kSamplesPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      for (int64_t f = 0; f < args.num_features; ++f) {
+        args.lookups[b * args.num_features + f] =
+            reinterpret_cast<const float*>(args.rows[args.inverse[f * args.batch_size + b]]);
+      }
+    }
+  });
   return absl::OkStatus();
 }
 

@@ -66,6 +66,35 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   }
 }
 
+// A block takes 32 samples, 32 features at a time: warps read samples of a feature side by side and
+// write features of a sample side by side.
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    AddressLookupsKernel(const AddressLookupsArgs args) {
+  constexpr int kTile = kWarpThreads;
+  constexpr int kWarps = kThreadsPerBlock / kWarpThreads;
+  __shared__ const float* tile[kTile][kTile + 1];  // [sample, feature]
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+  for (int64_t first_sample = int64_t{blockIdx.x} * kTile; first_sample < args.batch_size;
+       first_sample += int64_t{gridDim.x} * kTile) {
+    for (int64_t first = 0; first < args.num_features; first += kTile) {
+      for (int f = warp; f < kTile && first + f < args.num_features; f += kWarps) {
+        const int64_t b = first_sample + lane;
+        if (b >= args.batch_size) continue;
+        const int32_t u = args.inverse[(first + f) * args.batch_size + b];
+        tile[lane][f] = reinterpret_cast<const float*>(args.rows[u]);
+      }
+      __syncthreads();
+      for (int s = warp; s < kTile && first_sample + s < args.batch_size; s += kWarps) {
+        const int64_t f = first + lane;
+        if (f >= args.num_features) continue;
+        args.lookups[(first_sample + s) * args.num_features + f] = tile[s][lane];
+      }
+      __syncthreads();
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status MakeRowKeysCuda(const MakeRowKeysArgs& args, CudaStream stream) {
@@ -105,6 +134,12 @@ absl::Status AddressSlotsCuda(const AddressSlotsArgs& args, CudaStream stream) {
   AddressSlotsKernel<<<GridBlocks(args.num_rows + args.num_late, kThreadsPerBlock),
                        kThreadsPerBlock, 0, stream>>>(args);
   return LastLaunch("AddressSlots");
+}
+
+absl::Status AddressLookupsCuda(const AddressLookupsArgs& args, CudaStream stream) {
+  AddressLookupsKernel<<<GridBlocks(args.batch_size, kWarpThreads), kThreadsPerBlock, 0, stream>>>(
+      args);
+  return LastLaunch("AddressLookups");
 }
 
 }  // namespace hotrow::internal

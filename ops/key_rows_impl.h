@@ -15,6 +15,8 @@ absl::Status AddressByteRowsCpu(const ExecContext& ctx, const AddressByteRowsArg
 absl::Status AddressByteRowsCuda(const AddressByteRowsArgs& args, CudaStream stream);
 absl::Status AddressSlotsCpu(const ExecContext& ctx, const AddressSlotsArgs& args);
 absl::Status AddressSlotsCuda(const AddressSlotsArgs& args, CudaStream stream);
+absl::Status AddressLookupsCpu(const ExecContext& ctx, const AddressLookupsArgs& args);
+absl::Status AddressLookupsCuda(const AddressLookupsArgs& args, CudaStream stream);
 
 }  // namespace hotrow::internal
 

@@ -17,9 +17,11 @@ namespace hotrow {
 //
 // In memory of the device, which alone reads and writes it between two steps.
 struct LossScale {
-  float scale = 65536;        // in [kLossScaleMin, kLossScaleMax]
-  uint32_t good_steps = 0;    // since it moved, or a step was left out
-  uint32_t non_finite = 0;    // 1: a gradient of the running step is not a finite number
+  float scale = 65536;      // in [kLossScaleMin, kLossScaleMax]
+  uint32_t good_steps = 0;  // since it moved, or a step was left out
+  // Not 0: a gradient of the running step is not a finite number. A float, so that ranks add theirs
+  // up as they do gradients: all of them leave the same steps out, and have the same scale.
+  float non_finite = 0;
   uint32_t skip = 0;          // 1: updates of the running step are left out
   int64_t skipped_steps = 0;  // of the run
 };
@@ -39,6 +41,7 @@ struct LossScaleArgs {
 //   ScaleGradient     of the logits: times the scale
 //   UnscaleGradient   of all that a backward pass has made of it: divided by the scale; tells
 //                     whether a number is not finite. Any number of times
+//   (several ranks put the sum of all non_finite in the place of each)
 //   EndLossScaleStep  sets skip for the updates that follow, and moves the scale
 // CUDA: they are enqueued, allocate nothing and can be captured in a CUDA graph. Results are the
 //       CPU's.

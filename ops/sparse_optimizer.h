@@ -105,6 +105,8 @@ struct SparseUpdateArgs {
   int64_t* new_rows = nullptr;
   // kTable: the steps before this one; otherwise null.
   const StepHistory* history = nullptr;
+  // Null, or one number where the rows are: where it is not 0, nothing changes (ops/loss_scale.h).
+  const uint32_t* skip = nullptr;
 
   absl::Status Validate() const;
 };

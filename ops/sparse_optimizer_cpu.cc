@@ -280,6 +280,7 @@ absl::Status UpdateRows(const ExecContext& ctx, const SparseUpdateArgs& args,
 }  // namespace
 
 absl::Status SparseUpdateCpu(const ExecContext& ctx, const SparseUpdateArgs& args) {
+  if (args.skip != nullptr && *args.skip != 0) return absl::OkStatus();
   return WithFormula(args.config, [&](auto formula) {
     return WithPrecision(args.layout->precision, [&](auto precision) {
       return UpdateRows<decltype(formula), precision()>(ctx, args, NumbersOf(args));

@@ -24,6 +24,7 @@ struct UpdatedRows {
   int32_t lanes;  // threads of a row: a power of two up to 32
   uint32_t step;
   unsigned long long* new_rows;
+  const uint32_t* skip;  // null, or where it is not 0 nothing is done
 };
 
 // MeanSquare of sparse_optimizer_cpu.cc, by eight threads that each do the sum of one lane.
@@ -67,6 +68,7 @@ __device__ float TrustRate(const StepNumbers<float>& numbers, float rate, const 
 template <typename Formula, WeightsPrecision kPrecision>
 __global__ void __launch_bounds__(kThreadsPerBlock)
     UpdateKernel(const StepNumbers<float> numbers, const UpdatedRows args) {
+  if (args.skip != nullptr && *args.skip != 0) return;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) & (args.lanes - 1);
   const int32_t tile = (static_cast<int32_t>(threadIdx.x) % kWarpThreads) / args.lanes;
   const int64_t warp_rows = kWarpThreads / args.lanes;
@@ -139,7 +141,8 @@ absl::Status SparseUpdateCuda(const SparseUpdateArgs& args, CudaStream stream) {
         .table = args.table,
         .lanes = lanes,
         .step = args.step,
-        .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows)};
+        .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows),
+        .skip = args.skip};
     const unsigned blocks =
         std::min(GridBlocks(args.num_rows, kThreadsPerBlock / lanes), kUpdateBlocksMax);
     UpdateKernel<Formula, kPrecision><<<blocks, kThreadsPerBlock, 0, stream>>>(numbers, rows);

@@ -125,6 +125,12 @@ absl::Status DenseState::GradientsReady(int64_t begin) {
   return absl::OkStatus();
 }
 
+absl::Status DenseState::SumAlso(const float* values, std::span<float> sums) {
+  const int64_t bytes = std::ssize(sums) * static_cast<int64_t>(sizeof(float));
+  bytes_sent_ += 2 * (world_size_ - 1) * bytes / world_size_;
+  return device_sums_->Start(ctx_, values, sums);
+}
+
 absl::StatusOr<std::optional<DenseState::Totals>> DenseState::FinishSums() {
   TraceSpan span(ctx_.trace, "all_reduce");
   if (on_gpu()) {

@@ -57,6 +57,9 @@ class DenseState {
   // mine: of this rank; none on a GPU, where the loss is not known yet.
   void BeginSums(std::optional<Totals> mine);
   absl::Status GradientsReady(int64_t begin);  // from here to where the call before began
+  // On GPUs, in between: sums[i] becomes the sum of all ranks' values[i] for what is enqueued
+  // behind FinishSums; memory of the device.
+  absl::Status SumAlso(const float* values, std::span<float> sums);
   // Of all ranks; none on a GPU.
   absl::StatusOr<std::optional<Totals>> FinishSums();
 

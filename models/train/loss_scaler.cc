@@ -10,6 +10,8 @@ absl::StatusOr<std::unique_ptr<LossScaler>> LossScaler::Create(const ExecContext
   std::unique_ptr<LossScaler> out(new LossScaler(ctx));
   HOTROW_ASSIGN_OR_RETURN(out->state_,
                           DeviceMemory<LossScale>::Create(1, {ctx.device, ctx.stream}));
+  HOTROW_ASSIGN_OR_RETURN(out->non_finite_,
+                          DeviceMemory<float>::Create(1, {ctx.device, ctx.stream}));
   HOTROW_ASSIGN_OR_RETURN(out->host_state_, SharedBuffer<LossScale>::Create(1, {ctx.device}));
   HOTROW_RETURN_IF_ERROR(out->Upload({.scale = scale}));
   return out;
@@ -21,6 +23,14 @@ absl::Status LossScaler::ScaleLoss(const ExecContext& ctx, std::span<float> logi
 
 absl::Status LossScaler::Unscale(const ExecContext& ctx, std::span<float> gradient) {
   return UnscaleGradient(ctx, {.state = state_.data(), .gradient = gradient});
+}
+
+absl::Status LossScaler::AgreeOnRanks(
+    const ExecContext& ctx,
+    absl::FunctionRef<absl::Status(const float* values, std::span<float> sums)> sum) {
+  float* const own = &state_.data()->non_finite;
+  HOTROW_RETURN_IF_ERROR(sum(own, non_finite_.span()));
+  return EnqueueCopy(ctx, own, non_finite_.data(), non_finite_.bytes());
 }
 
 absl::Status LossScaler::EndStep(const ExecContext& ctx, double* told) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
@@ -17,7 +18,7 @@ namespace hotrow {
 
 // The loss scale of a run in fp16 (ops/loss_scale.h), in memory of the device. Nobody waits for it
 // in a step: the updates read on the device whether they are left out, rows and dense parameters
-// together.
+// together, on all ranks.
 //
 // Threads: one call at a time. Errors: those of the device.
 class LossScaler {
@@ -27,6 +28,10 @@ class LossScaler {
   // In each step, in this order. told: as EndLossScaleStep.
   absl::Status ScaleLoss(const ExecContext& ctx, std::span<float> logit_gradient);
   absl::Status Unscale(const ExecContext& ctx, std::span<float> gradient);
+  // Several ranks: sum(values, sums) makes the sum of what all ranks have at `values`.
+  absl::Status AgreeOnRanks(
+      const ExecContext& ctx,
+      absl::FunctionRef<absl::Status(const float* values, std::span<float> sums)> sum);
   absl::Status EndStep(const ExecContext& ctx, double* told);
   // What the updates of the step read.
   const uint32_t* skip() const { return &state_.data()->skip; }
@@ -42,6 +47,7 @@ class LossScaler {
 
   const ExecContext ctx_;
   DeviceMemory<LossScale> state_;
+  DeviceMemory<float> non_finite_;  // [1], of all ranks
   SharedBuffer<LossScale> host_state_;
 };
 

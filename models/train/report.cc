@@ -242,6 +242,7 @@ std::string ReportToJson(const TrainReport& report) {
       {"p50", report.step_ms_p50}, {"p99", report.step_ms_p99}, {"max", report.step_ms_max}};
   json["train"] = {{"logloss", report.train_logloss}};
   json["graph_steps"] = report.graph_steps;
+  json["fused_lookup_steps"] = report.fused_lookup_steps;
   if (report.loss_scale.has_value()) {
     json["loss_scale"] = {{"scale", report.loss_scale->scale},
                           {"skipped_steps", report.loss_scale->skipped_steps}};

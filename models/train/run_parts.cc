@@ -230,14 +230,20 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   for (const int32_t feature : model_->unpooled_features()) {
     max_lengths.push_back(schema_.features[static_cast<size_t>(feature)].max_hotness);
   }
+  // Where the model takes them, on one rank of a GPU, rows are read where they lie.
+  const bool fuses_lookup =
+      options_.fuse_lookup && ctx_.device != Device::kCpu && !ranks_.many() && model_->reads_rows();
   HOTROW_ASSIGN_OR_RETURN(
-      buffers_, StepBuffers::Create(ctx_, {.batch_size = batch_size,
-                                           .pooled_dim = tables_->pooled_dim(),
-                                           .num_tasks = model_->num_tasks(),
-                                           .unpooled_features = model_->unpooled_features(),
-                                           .columns = options_.embedding_dim,
-                                           .max_lengths = std::move(max_lengths),
-                                           .num_dense = schema_.num_dense}));
+      buffers_,
+      StepBuffers::Create(
+          ctx_, {.batch_size = batch_size,
+                 .pooled_dim = tables_->pooled_dim(),
+                 .num_tasks = model_->num_tasks(),
+                 .unpooled_features = model_->unpooled_features(),
+                 .columns = options_.embedding_dim,
+                 .max_lengths = std::move(max_lengths),
+                 .num_dense = schema_.num_dense,
+                 .num_rows = fuses_lookup ? tables_->pooled_dim() / options_.embedding_dim : 0}));
   HOTROW_ASSIGN_OR_RETURN(
       dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));
   if (options_.precision == DensePrecision::kFp16) {
@@ -253,6 +259,7 @@ absl::Status RunParts::Open(const ModelFactory& factory,
                                 .dense = *dense_,
                                 .loss_scaler = loss_scaler_.get(),
                                 .graph = graph_.has_value() ? &*graph_ : nullptr,
+                                .fused_lookups = fuses_lookup ? &fused_lookups_ : nullptr,
                                 .ranks = ranks_,
                                 .schema = schema_});
   HOTROW_RETURN_IF_ERROR(LoadStart());

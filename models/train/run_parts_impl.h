@@ -55,6 +55,7 @@ class RunParts {
   EmbeddingCollection& tables() { return *tables_; }
   DenseState& dense() { return *dense_; }
   int64_t graph_launches() const { return graph_.has_value() ? graph_->launches() : 0; }
+  int64_t fused_lookups() const { return fused_lookups_; }
   LossScaler* loss_scaler() { return loss_scaler_.get(); }  // null: the loss is not scaled
   RunCheckpoints& checkpoints() { return *checkpoints_; }
   SavedModelWriter* writer() { return writer_.get(); }    // null: no --save_dir
@@ -95,6 +96,7 @@ class RunParts {
   std::unique_ptr<DenseState> dense_;
   std::unique_ptr<LossScaler> loss_scaler_;
   std::optional<StepGraph> graph_;
+  int64_t fused_lookups_ = 0;
   std::unique_ptr<SavedModelWriter> writer_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::optional<StepParts> step_parts_;

@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
                                                                  const Shape& shape) {
   std::unique_ptr<StepBuffers> out(new StepBuffers(ctx, shape));
   const auto& [batch_size, pooled_dim, num_tasks, unpooled_features, columns, max_lengths,
-               num_dense] = shape;
+               num_dense, num_rows] = shape;
   out->rows_.resize(unpooled_features.size());
   out->sequences_.resize(unpooled_features.size());
   const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
@@ -28,6 +28,11 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(take(batch_size * pooled_dim, &out->embedding_gradient_));
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logits_));
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logit_gradient_));
+  if (num_rows > 0) {
+    HOTROW_ASSIGN_OR_RETURN(
+        out->embedding_rows_,
+        DeviceMemory<const float*>::Create(batch_size * num_rows, {ctx.device, ctx.stream}));
+  }
   if (!out->on_gpu()) return out;
   // The losses of the tasks, the norm of the dense gradient, and what EndLossScaleStep tells.
   HOTROW_ASSIGN_OR_RETURN(

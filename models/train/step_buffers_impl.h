@@ -35,6 +35,7 @@ class StepBuffers {
     // none at all: not known, room grows with the batches.
     std::vector<int64_t> max_lengths;
     int64_t num_dense = 0;
+    int64_t num_rows = 0;  // of a sample, whose places embedding_rows has
   };
   static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(const ExecContext& ctx,
                                                              const Shape& shape);
@@ -47,6 +48,7 @@ class StepBuffers {
   EmbeddingGradient gradient();
   std::span<const CtrModel::Sequence> sequences() const { return sequences_; }
 
+  const float** embedding_rows() { return embedding_rows_.data(); }   // [B, num_rows]
   float* embeddings() { return embeddings_.data(); }                  // [B, E]
   float* embedding_gradient() { return embedding_gradient_.data(); }  // [B, E]
   // Of n samples: [n, T].
@@ -109,6 +111,7 @@ class StepBuffers {
   const Shape shape_;
   DeviceMemory<float> embeddings_;
   DeviceMemory<float> embedding_gradient_;
+  DeviceMemory<const float*> embedding_rows_;
   // The batch in hand.
   int64_t batch_size_ = 0;
   struct Rows {

@@ -10,19 +10,20 @@ bool StepGraph::Serves(const CtrModel& model) {
          model.untrained_parameters().empty();
 }
 
-absl::Status StepGraph::Run(const ExecContext& ctx, int64_t batch_size,
+absl::Status StepGraph::Run(const ExecContext& ctx, int64_t batch_size, bool reads_rows,
                             absl::FunctionRef<absl::Status(const ExecContext& ctx)> enqueue) {
   if (batch_size != batch_size_) return enqueue(ctx);
-  if (!is_ready_) {
+  Recording& recording = recordings_[reads_rows ? 1 : 0];
+  if (!recording.is_ready) {
     HOTROW_RETURN_IF_ERROR(enqueue(ctx));
-    is_ready_ = true;
+    recording.is_ready = true;
     return absl::OkStatus();
   }
-  if (!graph_.has_value()) {
-    HOTROW_ASSIGN_OR_RETURN(graph_, DeviceGraph::Capture(ctx, enqueue));
+  if (!recording.graph.has_value()) {
+    HOTROW_ASSIGN_OR_RETURN(recording.graph, DeviceGraph::Capture(ctx, enqueue));
   }
   ++launches_;
-  return graph_->Launch(ctx);
+  return recording.graph->Launch(ctx);
 }
 
 }  // namespace hotrow

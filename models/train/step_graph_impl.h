@@ -1,6 +1,7 @@
 #ifndef HOTROW_MODELS_TRAIN_STEP_GRAPH_IMPL_H_
 #define HOTROW_MODELS_TRAIN_STEP_GRAPH_IMPL_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -29,16 +30,20 @@ class StepGraph {
 
   // Enqueues on ctx.stream what `enqueue` does on the stream of the context it gets. The first
   // whole batch is enqueued by it, since it makes ready what is made once; the second one is
-  // recorded; later ones do not call it.
-  absl::Status Run(const ExecContext& ctx, int64_t batch_size,
+  // recorded; later ones do not call it. Steps that read rows where they lie are a graph of their
+  // own.
+  absl::Status Run(const ExecContext& ctx, int64_t batch_size, bool reads_rows,
                    absl::FunctionRef<absl::Status(const ExecContext& ctx)> enqueue);
 
   int64_t launches() const { return launches_; }
 
  private:
   const int64_t batch_size_;
-  bool is_ready_ = false;
-  std::optional<DeviceGraph> graph_;
+  struct Recording {
+    bool is_ready = false;
+    std::optional<DeviceGraph> graph;
+  };
+  std::array<Recording, 2> recordings_;  // of steps that read embeddings, and rows
   int64_t launches_ = 0;
 };
 

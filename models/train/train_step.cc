@@ -27,33 +27,48 @@ absl::StatusOr<std::optional<double>> Loss(const StepParts& parts, const ExecCon
   return loss;
 }
 
-// All gradients of a scaled loss, and whether the updates that follow are left out.
-absl::Status Unscale(const StepParts& parts, const ExecContext& ctx) {
-  LossScaler& scaler = *parts.loss_scaler;
+// Gradients of rows, and dense ones in [begin, end), of a loss that may have been scaled.
+absl::Status UnscaleRows(const StepParts& parts, const ExecContext& ctx) {
+  if (parts.loss_scaler == nullptr) return absl::OkStatus();
   for (const std::span<float> of_rows : parts.buffers.gradients_of_rows()) {
-    HOTROW_RETURN_IF_ERROR(scaler.Unscale(ctx, of_rows));
+    HOTROW_RETURN_IF_ERROR(parts.loss_scaler->Unscale(ctx, of_rows));
   }
-  HOTROW_RETURN_IF_ERROR(scaler.Unscale(ctx, parts.model.mutable_gradients()));
-  return scaler.EndStep(ctx, parts.buffers.loss_scale_told());
+  return absl::OkStatus();
+}
+absl::Status UnscaleDense(const StepParts& parts, const ExecContext& ctx, int64_t begin,
+                          int64_t end) {
+  if (parts.loss_scaler == nullptr) return absl::OkStatus();
+  return parts.loss_scaler->Unscale(
+      ctx, parts.model.mutable_gradients().subspan(static_cast<size_t>(begin),
+                                                   static_cast<size_t>(end - begin)));
+}
+
+// What the updates of a step read to see whether they are left out; null: they never are.
+const uint32_t* Skip(const StepParts& parts) {
+  return parts.loss_scaler == nullptr ? nullptr : parts.loss_scaler->skip();
 }
 
 // Forward, loss and backward of one rank alone. Where dense features and labels are is known.
+// rows: the model reads rows where they lie.
 absl::StatusOr<std::optional<double>> RunDense(const StepParts& parts, const ExecContext& ctx,
                                                const StepPlace& place,
-                                               const BatchReader::Item& item, const float* dense) {
+                                               const BatchReader::Item& item, const float* dense,
+                                               bool rows) {
   const CtrBatch& batch = item.batch;
   StepBuffers& buffers = parts.buffers;
   {
     TraceSpan span(ctx.trace, "forward");
-    HOTROW_RETURN_IF_ERROR(parts.model.Forward(ctx,
-                                               {.batch_size = batch.batch_size,
-                                                .dense = dense,
-                                                .embeddings = buffers.embeddings(),
-                                                .sequences = buffers.sequences(),
-                                                .training = true,
-                                                .step = place.number,
-                                                .device_step = buffers.device_step()},
-                                               buffers.logits(batch.batch_size)));
+    HOTROW_RETURN_IF_ERROR(
+        parts.model.Forward(ctx,
+                            {.batch_size = batch.batch_size,
+                             .dense = dense,
+                             .embeddings = rows ? nullptr : buffers.embeddings(),
+                             .embedding_rows = rows ? buffers.embedding_rows() : nullptr,
+                             .sequences = buffers.sequences(),
+                             .training = true,
+                             .step = place.number,
+                             .device_step = buffers.device_step()},
+                            buffers.logits(batch.batch_size)));
   }
   HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss,
                           Loss(parts, ctx, place, batch, item.global_batch_size));
@@ -66,7 +81,11 @@ absl::StatusOr<std::optional<double>> RunDense(const StepParts& parts, const Exe
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
                                                 buffers.embedding_gradient()));
   }
-  if (parts.loss_scaler != nullptr) HOTROW_RETURN_IF_ERROR(Unscale(parts, ctx));
+  if (parts.loss_scaler != nullptr) {
+    HOTROW_RETURN_IF_ERROR(UnscaleRows(parts, ctx));
+    HOTROW_RETURN_IF_ERROR(UnscaleDense(parts, ctx, 0, std::ssize(parts.model.gradients())));
+    HOTROW_RETURN_IF_ERROR(parts.loss_scaler->EndStep(ctx, buffers.loss_scale_told()));
+  }
   return loss;
 }
 
@@ -76,29 +95,32 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
   const CtrBatch& batch = in_flight->item->batch;
   StepBuffers& buffers = parts.buffers;
   HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
+  const bool rows = parts.fused_lookups != nullptr && in_flight->step.has_single_lookups();
   {
     TraceSpan span(ctx.trace, "lookup");
-    HOTROW_RETURN_IF_ERROR(in_flight->step.Lookup(buffers.output()));
+    HOTROW_RETURN_IF_ERROR(rows ? in_flight->step.LookupRows(buffers.embedding_rows())
+                                : in_flight->step.Lookup(buffers.output()));
+    if (rows) ++*parts.fused_lookups;
   }
   HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
   HOTROW_RETURN_IF_ERROR(buffers.UploadLabels(batch, place.number));
   std::optional<double> loss;
   if (parts.graph != nullptr) {
-    HOTROW_RETURN_IF_ERROR(parts.graph->Run(ctx, batch.batch_size, [&](const ExecContext& here) {
-      return RunDense(parts, here, place, *in_flight->item, dense).status();
-    }));
+    HOTROW_RETURN_IF_ERROR(
+        parts.graph->Run(ctx, batch.batch_size, rows, [&](const ExecContext& here) {
+          return RunDense(parts, here, place, *in_flight->item, dense, rows).status();
+        }));
   } else {
-    HOTROW_ASSIGN_OR_RETURN(loss, RunDense(parts, ctx, place, *in_flight->item, dense));
+    HOTROW_ASSIGN_OR_RETURN(loss, RunDense(parts, ctx, place, *in_flight->item, dense, rows));
   }
-  const uint32_t* const skip = parts.loss_scaler == nullptr ? nullptr : parts.loss_scaler->skip();
   {
     TraceSpan span(ctx.trace, "update");
     EmbeddingGradient gradient = buffers.gradient();
-    gradient.skip = skip;
+    gradient.skip = Skip(parts);
     HOTROW_RETURN_IF_ERROR(std::move(in_flight->step).Update(gradient, place.learning_rate_factor));
   }
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
-                                            place.run_step, buffers.gradient_norm(), skip));
+                                            place.run_step, buffers.gradient_norm(), Skip(parts)));
   HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
   HOTROW_RETURN_IF_ERROR(buffers.Post());
   return loss;
@@ -150,23 +172,47 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
     mine = {.loss_sum = *slice_loss * static_cast<double>(batch.batch_size),
             .signal = parts.ranks.own_signal() != 0};
   }
+  if (parts.loss_scaler != nullptr) {
+    HOTROW_RETURN_IF_ERROR(
+        parts.loss_scaler->ScaleLoss(ctx, buffers.logit_gradient(batch.batch_size)));
+  }
   parts.dense.BeginSums(mine);
+  const auto send_rows = [&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(UnscaleRows(parts, ctx));
+    EmbeddingGradient gradient = buffers.gradient();
+    gradient.skip = Skip(parts);
+    return in_flight->step.BeginUpdate(gradient);
+  };
+  const auto sum_dense = [&](int64_t begin, int64_t end) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(UnscaleDense(parts, ctx, begin, end));
+    return parts.dense.GradientsReady(begin);
+  };
   {
     TraceSpan span(ctx.trace, "backward");
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(
         ctx, buffers.logit_gradient(batch.batch_size), buffers.embedding_gradient(),
-        {.embedding_gradient_ready =
-             [&] { return in_flight->step.BeginUpdate(buffers.gradient()); },
-         .gradients_ready = [&](int64_t begin,
-                                int64_t) { return parts.dense.GradientsReady(begin); }}));
+        {.embedding_gradient_ready = send_rows, .gradients_ready = sum_dense}));
+  }
+  std::optional<DenseState::Totals> totals;
+  if (parts.loss_scaler != nullptr) {
+    // Rows wait for the dense sums here: no rank updates what another one leaves out.
+    HOTROW_RETURN_IF_ERROR(parts.loss_scaler->AgreeOnRanks(
+        ctx, [&](const float* values, std::span<float> sums) -> absl::Status {
+          HOTROW_RETURN_IF_ERROR(parts.dense.SumAlso(values, sums));
+          HOTROW_ASSIGN_OR_RETURN(totals, parts.dense.FinishSums());
+          return absl::OkStatus();
+        }));
+    HOTROW_RETURN_IF_ERROR(parts.loss_scaler->EndStep(ctx, buffers.loss_scale_told()));
   }
   {
     TraceSpan span(ctx.trace, "update");
     HOTROW_RETURN_IF_ERROR(std::move(in_flight->step).Update({}, place.learning_rate_factor));
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::optional<DenseState::Totals> totals, parts.dense.FinishSums());
+  if (parts.loss_scaler == nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(totals, parts.dense.FinishSums());
+  }
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
-                                            place.run_step, buffers.gradient_norm()));
+                                            place.run_step, buffers.gradient_norm(), Skip(parts)));
   HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
   HOTROW_RETURN_IF_ERROR(buffers.Post());
   if (!totals.has_value()) return std::nullopt;

@@ -29,6 +29,7 @@ struct StepParts {
   DenseState& dense;
   LossScaler* loss_scaler;  // null: the loss is not scaled
   StepGraph* graph;         // null: every step is enqueued piece by piece
+  int64_t* fused_lookups;   // counts steps whose model read rows where they lie; null: none may
   RunRanks& ranks;
   const DataSchema& schema;
 };

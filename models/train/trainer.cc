@@ -499,6 +499,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
     HOTROW_ASSIGN_OR_RETURN(report.loss_scale, run_.loss_scaler()->Save());
   }
   report.graph_steps = run_.graph_launches();
+  report.fused_lookup_steps = run_.fused_lookups();
   report.model = run_.model().name();
   report.weights_precision = options_.weights_precision;
   report.samples = at_.samples;

@@ -106,12 +106,6 @@ absl::Status TrainerOptions::Validate() const {
         "--serve_rows=", std::string(WordOf(kServingRowsWords, serve_rows)),
         " works with --device=cpu and without --device_cache_bytes only so far; leave it out"));
   }
-  if (precision == DensePrecision::kFp16 && communicator != nullptr &&
-      communicator->world_size() > 1) {
-    return absl::UnimplementedError(
-        "--precision=fp16 works on one rank only so far: ranks do not agree on the loss scale; use "
-        "--precision=bf16");
-  }
   if (!IsLossScale(loss_scale)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--loss_scale must be a power of two from 1 to 2^40, is ", loss_scale));

@@ -60,7 +60,8 @@ struct TrainerOptions {
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
   DensePrecision precision = DensePrecision::kFp32;  // that the model was made with
-  bool cuda_graph = true;  // on a GPU: the dense part of steps as one launch, where that works
+  bool fuse_lookup = true;  // on a GPU: models read rows where they lie, where that works
+  bool cuda_graph = true;   // on a GPU: the dense part of steps as one launch, where that works
   float loss_scale = LossScale().scale;  // with kFp16: the first one, a power of two
   // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
   // longer; 0: never.

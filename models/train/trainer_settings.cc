@@ -704,6 +704,11 @@ const TrainerSetting kSettings[] = {
      .help = "with --device=cuda: forward and backward of whole batches are one launch, of one "
              "rank and models without a history and batch norm. It changes no bit",
      .bind = [](O& o) { return SwitchFlag(&o.cuda_graph); }},
+    {.name = "fuse_lookup",
+     .group = kRunningGroup,
+     .help = "with --device=cuda: dlrm on one rank, with a --precision other than fp32, reads rows "
+             "where they lie in the cache, in batches with one lookup a feature. It changes no bit",
+     .bind = [](O& o) { return SwitchFlag(&o.fuse_lookup); }},
     {.name = "device",
      .group = kRunningGroup,
      .help = "where tables and model compute: cpu, or cuda (the first GPU of CUDA_VISIBLE_DEVICES)",

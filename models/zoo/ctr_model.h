@@ -82,6 +82,8 @@ class CtrModel {
   // Positions in the data of the features whose rows it wants as they are, in order; the embeddings
   // are the others. Features that share a table are all of one kind.
   virtual std::vector<int32_t> unpooled_features() const { return {}; }
+  // Whether Input::embedding_rows may take the place of the embeddings.
+  virtual bool reads_rows() const { return false; }
 
   // The rows of a feature that is not pooled: those of sample b are offsets[b] - offsets[0] up to
   // offsets[b + 1] - offsets[0].
@@ -96,9 +98,12 @@ class CtrModel {
     }
   };
   struct Input {
-    int64_t batch_size = 0;               // B
-    const float* dense = nullptr;         // [B, I]
-    const float* embeddings = nullptr;    // [B, E]; both stay valid until Backward
+    int64_t batch_size = 0;             // B
+    const float* dense = nullptr;       // [B, I]
+    const float* embeddings = nullptr;  // [B, E]; both stay valid until Backward
+    // With reads_rows(), in the place of embeddings: where the vector of each pooled feature lies,
+    // [B, E / D] pointers, 16-byte aligned vectors; they and these stay valid until Backward.
+    const float* const* embedding_rows = nullptr;
     std::span<const Sequence> sequences;  // of unpooled_features(), which come with the embeddings
     bool training = false;
     uint32_t step = 0;  // from 1; dropout's counter

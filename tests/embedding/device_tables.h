@@ -64,6 +64,26 @@ class DeviceTables {
     return Finish(std::move(prefetched), step);
   }
 
+  // The same for features of `dim` columns with one lookup each, whose rows are read where they
+  // lie.
+  absl::Status StepByRows(const Batch& batch, int step, int64_t dim) {
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep prefetched, tables_->Prefetch(batch.view()));
+    const int64_t lookups = std::ssize(batch.values);
+    std::vector<const float*> rows(batch.values.size());
+    HOTROW_ASSIGN_OR_RETURN(auto device_rows, DeviceMemory<const float*>::Create(
+                                                  lookups, {ctx_.device, stream_.get()}));
+    HOTROW_RETURN_IF_ERROR(prefetched.LookupRows(device_rows.data()));
+    HOTROW_RETURN_IF_ERROR(stream_.Copy(rows.data(), device_rows.data(), device_rows.bytes()));
+    HOTROW_RETURN_IF_ERROR(stream_.Wait());
+    std::vector<float> output(static_cast<size_t>(lookups * dim));
+    for (int64_t i = 0; i < lookups; ++i) {
+      HOTROW_RETURN_IF_ERROR(stream_.Copy(output.data() + i * dim, rows[static_cast<size_t>(i)],
+                                          dim * static_cast<int64_t>(sizeof(float))));
+    }
+    HOTROW_RETURN_IF_ERROR(stream_.Wait());
+    return Update(std::move(prefetched), step, output);
+  }
+
   // Trains the steps [first, last), those ahead included.
   absl::Status Train(int first, int last, uint64_t rows = kDeviceRows) {
     std::deque<EmbeddingStep> ahead;
@@ -90,6 +110,10 @@ class DeviceTables {
   absl::Status Finish(EmbeddingStep step, int number) {
     HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = RowsOf(*tables_, step.batch_size(), output_)}));
     HOTROW_ASSIGN_OR_RETURN(const std::vector<float> output, Output(step.batch_size()));
+    return Update(std::move(step), number, output);
+  }
+
+  absl::Status Update(EmbeddingStep step, int number, const std::vector<float>& output) {
     FillGradient(output, static_cast<uint64_t>(number), &host_gradient_);
     HOTROW_RETURN_IF_ERROR(
         stream_.Copy(gradient_.data(), host_gradient_.data(), std::ssize(host_gradient_) * 4));

@@ -181,6 +181,60 @@ TEST_P(DeviceTiersTest, EvaluationSeesTheLastUpdateAndLeavesNoTrace) {
   EXPECT_EQ(digest.hash, want[kSteps]);
 }
 
+test::Batch SingleLookups(uint64_t seed, int64_t num_features) {
+  RandomStream random(seed, RandomPurpose::kTest);
+  test::Batch batch = {.batch_size = 33};
+  for (int64_t bag = 0; bag < num_features * batch.batch_size; ++bag) {
+    const double u = random.Uniform();
+    batch.values.push_back(static_cast<uint64_t>(u * u * static_cast<double>(kRows)));
+    batch.offsets.push_back(bag + 1);
+  }
+  return batch;
+}
+
+// Whoever reads the rows themselves computes what pooled ones give.
+TEST_P(DeviceTiersTest, RowsOfSingleLookupsMayBeReadWhereTheyLie) {
+  EmbeddingCollectionOptions options =
+      Options({Table("a", 16, {"f0", "f1"}), Table("b", 16, {"f2"})});
+  options = WithDeviceCache(options, 1.5);
+  // One after the other: streams that lag are of all that is made meanwhile.
+  std::vector<Hash128> hashes;
+  for (const bool by_rows : {false, true}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+    for (int step = 0; step < 6; ++step) {
+      const test::Batch batch = SingleLookups(static_cast<uint64_t>(step), 3);
+      HOTROW_ASSERT_OK(by_rows ? tables->StepByRows(batch, step, 16) : tables->Step(batch, step));
+    }
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+    hashes.push_back(digest.hash);
+  }
+  EXPECT_EQ(hashes[1], hashes[0]);
+}
+
+TEST_P(DeviceTiersTest, OtherLookupsThanSingleOnesOfFp32MustBePooled) {
+  EmbeddingCollectionOptions options =
+      Options({Table("a", 16, {"f0", "f1"}), Table("b", 16, {"f2"})});
+  options = WithDeviceCache(options, 1.5);
+  // Two lookups in one bag and none in another; weights; rows that must be converted.
+  test::Batch uneven = SingleLookups(7, 3);
+  uneven.offsets[5] = 6;
+  test::Batch weighted = SingleLookups(7, 3);
+  weighted.weights.assign(weighted.values.size(), 1);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+    for (const test::Batch& batch : {uneven, weighted}) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, (*tables)->Prefetch(batch.view()));
+      EXPECT_FALSE(step.has_single_lookups());
+      EXPECT_THAT(step.LookupRows(nullptr),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("use Lookup")));
+    }
+  }
+  for (TableConfig& table : options.tables) table.weights_precision = WeightsPrecision::kBf16;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto halves, DeviceTables::Create(GetParam(), options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, (*halves)->Prefetch(SingleLookups(7, 3).view()));
+  EXPECT_FALSE(step.has_single_lookups());
+}
+
 // Taken while training goes on, opened on the CPU and on the device.
 TEST_P(DeviceTiersTest, SnapshotsHoldTheStepTheyWereBegunAt) {
   const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);

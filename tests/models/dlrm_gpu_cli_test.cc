@@ -22,8 +22,8 @@ test::ProgramResult RunDlrm(const std::string& dir, const std::vector<std::strin
       test::ProgramPath("dlrm"),
       test::ForGpu("--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
                    "--data=synthetic:tables=3,rows=200,dense=2,samples=1000,valid=100,test=500"),
-      "--embedding_dim=8",
-      "--dense_arch_layer_sizes=16-8",
+      "--embedding_dim=16",
+      "--dense_arch_layer_sizes=16-16",
       "--over_arch_layer_sizes=16-1",
       "--batch_size=64",
       "--threads=1",
@@ -84,6 +84,13 @@ TEST(DlrmGpuCliTest, ProductsOfBf16AndTf32LearnWhatFp32Learns) {
     EXPECT_EQ(gpu["rows"], cpu["rows"]);
   }
   EXPECT_NE(bf16["dense_hash"], tf32["dense_hash"]);
+  // All steps read rows where they lie, which changes no bit.
+  EXPECT_EQ(bf16["fused_lookup_steps"], bf16["steps"]);
+  std::vector<std::string> pooled = on_gpu("bf16");
+  pooled.push_back("--fuse_lookup=false");
+  const nlohmann::json unfused = Train(pooled);
+  EXPECT_EQ(unfused["fused_lookup_steps"], 0);
+  EXPECT_EQ(EndOf(unfused), EndOf(bf16));
   // What is saved on the way changes nothing, and the last checkpoint is the end.
   std::vector<std::string> saving = on_gpu("bf16");
   saving.insert(saving.end(), {"--checkpoint_dir=" + test::TempDir() + "/checkpoints",

@@ -221,7 +221,8 @@ std::vector<float> ToHost(std::span<const float> on_gpu) {
   return host;
 }
 
-StepResult StepOnGpu(const CreateModel& create, const test::ModelBatch& batch) {
+// row_dim: of vectors that are read where they lie; 0: embeddings are.
+StepResult StepOnGpu(const CreateModel& create, const test::ModelBatch& batch, size_t row_dim = 0) {
   StepResult r;
   auto stream = CreateStream();
   HOTROW_EXPECT_OK(stream);
@@ -248,6 +249,17 @@ StepResult StepOnGpu(const CreateModel& create, const test::ModelBatch& batch) {
     CtrModel::Input input = batch.Input(/*training=*/true, 1);
     input.dense = dense.data();
     input.embeddings = embeddings.data();
+    std::vector<const float*> places;
+    for (size_t i = 0; i < batch.embeddings.size() && row_dim > 0; i += row_dim) {
+      places.push_back(embeddings.data() + i);
+    }
+    test::DeviceArray<const float*> rows(places);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    if (row_dim > 0) {
+      EXPECT_TRUE(model.reads_rows());
+      input.embeddings = nullptr;
+      input.embedding_rows = rows.data();
+    }
     HOTROW_EXPECT_OK(model.Forward(ctx, input, {logits.data(), b}));
     HOTROW_EXPECT_OK(
         BceWithLogits(ctx, {.logits = logits.data(),
@@ -388,7 +400,30 @@ TEST(GraphModelCudaTest, DotProductsOnTensorCoresStayNearTheCpuAndRepeat) {
       const StepResult again = StepOnGpu(on_gpu, batch);
       EXPECT_EQ(test::FloatBits(again.logits), test::FloatBits(got.logits));
       EXPECT_EQ(test::FloatBits(again.embedding_gradient), test::FloatBits(got.embedding_gradient));
+      if (num_dense == 0) continue;
+      // Rows read where they lie are the same vectors.
+      const StepResult by_rows = StepOnGpu(on_gpu, batch, /*row_dim=*/16);
+      EXPECT_EQ(test::FloatBits(by_rows.logits), test::FloatBits(got.logits));
+      EXPECT_EQ(test::FloatBits(by_rows.embedding_gradient),
+                test::FloatBits(got.embedding_gradient));
+      EXPECT_EQ(test::FloatBits(by_rows.parameters), test::FloatBits(got.parameters));
     }
+  }
+}
+
+TEST(GraphModelCudaTest, RowsAreRefusedByModelsThatReadEmbeddings) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  for (const Kind& kind : AllKinds()) {
+    SCOPED_TRACE(kind.name);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model, kind.with(5, 0)(ctx));
+    EXPECT_FALSE(model->reads_rows());
+    const float* row = nullptr;
+    EXPECT_THAT(
+        model->Forward(ctx, {.embedding_rows = &row}, {}),
+        test::StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("give embeddings")));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -239,7 +240,8 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
                                    .dropout = 0.1f,
                                    .batch_norm = batch_norm,
                                    .seed = options.seed + (is_last ? last->other_seed : 0),
-                                   .max_batch_size = options.batch_size},
+                                   .max_batch_size = options.batch_size,
+                                   .precision = options.precision},
                                   {16, options.embedding_dim}},
                                  ctx);
       };
@@ -263,6 +265,11 @@ TrainReport RunAlike(Device device, int world_size, const TrainerOptions& option
     EXPECT_EQ(report->dense_hash, reports[0]->dense_hash);
     EXPECT_EQ(report->test.auc, reports[0]->test.auc);
     EXPECT_EQ(report->train_logloss, reports[0]->train_logloss);
+    EXPECT_EQ(report->loss_scale.has_value(), reports[0]->loss_scale.has_value());
+    if (!report->loss_scale.has_value()) continue;
+    EXPECT_EQ(report->loss_scale->scale, reports[0]->loss_scale->scale);
+    EXPECT_EQ(report->loss_scale->good_steps, reports[0]->loss_scale->good_steps);
+    EXPECT_EQ(report->loss_scale->skipped_steps, reports[0]->loss_scale->skipped_steps);
   }
   return *reports[0];
 }
@@ -336,15 +343,6 @@ TEST(TrainerDeviceRanksTest, ResidualsAreRefusedInOneLine) {
   }
 }
 
-TEST(TrainerDeviceRanksTest, Fp16IsRefusedInOneLine) {
-  TrainerOptions options = SmallOptions();
-  options.precision = DensePrecision::kFp16;
-  for (const auto& report : RunRanks(Device::kCpu, 2, [&](int) { return options; })) {
-    EXPECT_THAT(report.status(), StatusIs(absl::StatusCode::kUnimplemented,
-                                          HasSubstr("--precision=fp16 works on one rank only")));
-  }
-}
-
 class GpuRanksTest : public testing::Test {
  protected:
   static constexpr int kRanks = 2;
@@ -403,6 +401,40 @@ TEST_F(GpuRanksTest, ACheckpointGoesOnWithTheSameBits) {
   RunAlike(Device::kCuda, kRanks, saving);
   saving.epochs = 2;
   ExpectSameEnd(RunAlike(Device::kCuda, kRanks, saving), whole);
+}
+
+// The gradients of the first steps lie beyond fp16, of one rank's samples or of another's: all
+// leave the same steps out, rows and dense parameters, and go on from a checkpoint with the scale
+// of then.
+TEST_F(GpuRanksTest, Fp16HasOneScaleOfAllRanks) {
+  TrainerOptions on_host = options_;
+  on_host.device_cache_bytes = 0;
+  const TrainReport host = RunAlike(Device::kCpu, kRanks, on_host);
+  options_.precision = DensePrecision::kFp16;
+  const TrainReport plain = RunAlike(Device::kCuda, kRanks, options_);
+  if (HasFailure()) return;
+  ASSERT_TRUE(plain.loss_scale.has_value());
+  EXPECT_EQ(plain.loss_scale->skipped_steps, 0);
+  EXPECT_NEAR(plain.test.auc, host.test.auc, 2e-3);
+  EXPECT_NEAR(plain.test.logloss, host.test.logloss, 1e-3);
+
+  options_.loss_scale = 0x1p25f;
+  options_.epochs = 2;
+  const TrainReport high = RunAlike(Device::kCuda, kRanks, options_);
+  ASSERT_TRUE(high.loss_scale.has_value());
+  EXPECT_GT(high.loss_scale->skipped_steps, 0);
+  EXPECT_LE(high.loss_scale->skipped_steps, high.steps / 2);
+  EXPECT_TRUE(std::isfinite(high.test.logloss));
+  options_.checkpoint_dir = test::TempDir() + "/checkpoints";
+  options_.checkpoint_every = 2;
+  options_.resume = true;
+  options_.epochs = 1;
+  RunAlike(Device::kCuda, kRanks, options_);
+  options_.epochs = 2;
+  const TrainReport resumed = RunAlike(Device::kCuda, kRanks, options_);
+  ExpectSameEnd(resumed, high);
+  EXPECT_EQ(resumed.loss_scale->scale, high.loss_scale->scale);
+  EXPECT_EQ(resumed.loss_scale->skipped_steps, high.loss_scale->skipped_steps);
 }
 
 // A signal of one rank ends all behind the same step.

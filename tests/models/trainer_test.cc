@@ -873,6 +873,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "step_ms",
                                 "train",
                                 "graph_steps",
+                                "fused_lookup_steps",
                                 "valid",
                                 "test",
                                 "tables_hash",

@@ -127,5 +127,36 @@ TEST(KeyRowsCudaTest, AddressesAreThoseOfTheCpu) {
   }
 }
 
+TEST(KeyRowsCudaTest, LookupsAreThoseOfTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  RandomStream random(5, RandomPurpose::kTest);
+  const std::vector<float> memory(300);
+  std::vector<const std::byte*> rows;
+  for (const float& row : memory) rows.push_back(reinterpret_cast<const std::byte*>(&row));
+  DeviceArray<const std::byte*> device_rows(rows);
+  for (const int64_t num_features : {1, 26, 32, 33, 100}) {
+    for (const int64_t batch_size : {1, 31, 32, 33, 200}) {
+      SCOPED_TRACE(testing::Message() << num_features << " features, " << batch_size);
+      std::vector<int32_t> inverse(static_cast<size_t>(num_features * batch_size));
+      for (int32_t& u : inverse) u = static_cast<int32_t>(random.Below(rows.size()));
+      std::vector<const float*> want(inverse.size());
+      AddressLookupsArgs args = {.rows = rows.data(),
+                                 .inverse = inverse.data(),
+                                 .num_features = num_features,
+                                 .batch_size = batch_size,
+                                 .lookups = want.data()};
+      HOTROW_ASSERT_OK(AddressLookups({}, args));
+      DeviceArray<int32_t> device_inverse(inverse);
+      DeviceArray<const float*> lookups(want.size());
+      args.rows = device_rows.data();
+      args.inverse = device_inverse.data();
+      args.lookups = lookups.data();
+      test::RunOnGpu(test::Enqueue::kAsGraph,
+                     [&](const ExecContext& ctx) { return AddressLookups(ctx, args); });
+      ASSERT_TRUE(lookups.ToHost() == want);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -85,5 +85,25 @@ TEST(AddressSlotsTest, LateRowsComeFromTheirList) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_rows = 4")));
 }
 
+TEST(AddressLookupsTest, PutsTheFeaturesOfASampleSideBySide) {
+  const float rows[3] = {};
+  std::vector<const std::byte*> at;
+  for (const float& row : rows) at.push_back(reinterpret_cast<const std::byte*>(&row));
+  const std::vector<int32_t> inverse = {0, 2, 1, 1};  // of two features
+  std::vector<const float*> lookups(4);
+  AddressLookupsArgs args = {.rows = at.data(),
+                             .inverse = inverse.data(),
+                             .num_features = 2,
+                             .batch_size = 2,
+                             .lookups = lookups.data()};
+  HOTROW_ASSERT_OK(AddressLookups({}, args));
+  EXPECT_THAT(lookups, ElementsAre(rows, rows + 1, rows + 2, rows + 1));
+  args.lookups = nullptr;
+  EXPECT_THAT(AddressLookups({}, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lookups")));
+  args.batch_size = 0;
+  HOTROW_EXPECT_OK(AddressLookups({}, args));
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -81,7 +81,7 @@ TEST(LossScaleCudaTest, IsThatOfTheCpu) {
           ASSERT_EQ(got.state.scale, want.state.scale);
           ASSERT_EQ(got.state.good_steps, want.state.good_steps);
           ASSERT_EQ(got.state.skip, want.state.skip);
-          ASSERT_EQ(got.state.non_finite, 0u);
+          ASSERT_EQ(got.state.non_finite, 0);
           ASSERT_EQ(got.state.skipped_steps, want.state.skipped_steps);
         }
       }

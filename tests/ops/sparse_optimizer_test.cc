@@ -98,14 +98,17 @@ class Rows {
                                          .seed = kSeed,
                                          .table = kTable,
                                          .keys = keys.data(),
-                                         .history = history});
+                                         .history = history,
+                                         .skip = skip_});
   }
+  void set_skip(const uint32_t* skip) { skip_ = skip; }  // for updates from here on
 
  private:
   SparseOptimizerConfig config_;
   RowLayout layout_;
   int64_t num_rows_;
   HostBuffer<std::byte> memory_;
+  const uint32_t* skip_ = nullptr;
 };
 
 // The same formulas in double, straight from the papers, one row.
@@ -265,6 +268,20 @@ TEST_P(SparseOptimizerTest, RowsOutsideTheBatchDoNotMove) {
   EXPECT_EQ(rows.last_step(0), 2);
   EXPECT_EQ(rows.last_step(1), 1);
   EXPECT_EQ(rows.last_step(2), 2);
+}
+
+TEST_P(SparseOptimizerTest, AStepThatIsLeftOutChangesNothing) {
+  Rows rows({.kind = GetParam(), .weight_decay = 0.1f}, 17, 3);
+  const std::vector<float> gradients(3 * 17, 0.5f);
+  HOTROW_ASSERT_OK(rows.Update(gradients, 1));
+  const std::vector<std::byte> before = rows.bytes();
+  uint32_t skip = 1;
+  rows.set_skip(&skip);
+  HOTROW_ASSERT_OK(rows.Update(gradients, 2));
+  EXPECT_EQ(rows.bytes(), before);
+  skip = 0;
+  HOTROW_ASSERT_OK(rows.Update(gradients, 2));
+  EXPECT_EQ(rows.last_step(0), 2);
 }
 
 TEST_P(SparseOptimizerTest, SameBitsOnAnyPoolAndInAnyOrder) {

@@ -132,7 +132,7 @@ TEST(SplitSlotsCudaTest, AllOfOneKind) {
 
 TEST(SplitSlotsCudaTest, RandomHits) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  for (const uint64_t seed : test::Seeds(3)) {
+  for (const uint64_t seed : test::Seeds(test::ForGpu(3, 1))) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     RandomStream random(seed, RandomPurpose::kTest);
     for (const double miss_share : {0.001, 0.2, 0.9}) {

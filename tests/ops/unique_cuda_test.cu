@@ -114,7 +114,8 @@ TEST(UniqueCudaTest, EdgeCases) {
 
 TEST(UniqueCudaTest, AllEqualAndAllDistinct) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  for (const size_t n : {size_t{31}, size_t{33}, size_t{4095}, size_t{4096}, size_t{50'000}}) {
+  for (const size_t n : {size_t{31}, size_t{33}, size_t{4095}, size_t{4096},
+                         test::ForGpu(size_t{50'000}, size_t{9000})}) {
     SCOPED_TRACE(n);
     ExpectAsOnTheCpu(OneTable(std::vector<uint64_t>(n, kMaxKey)));
     for (const uint64_t stride : {uint64_t{1}, uint64_t{1} << 32, uint64_t{1} << 50}) {
@@ -158,7 +159,7 @@ TEST(UniqueCudaTest, HotKeys) {
   p.num_tables = 10;
   for (int32_t t = 0; t < p.num_tables; ++t) {
     const auto begin = static_cast<int64_t>(p.values.size());
-    for (int i = 0; i < 20'000; ++i) {
+    for (int i = 0; i < test::ForGpu(20'000, 4000); ++i) {
       const double rank = std::exp(random.Uniform() * std::log(1e6));
       p.values.push_back(static_cast<uint64_t>(rank) * 0x9e3779b97f4a7c15ull);
     }

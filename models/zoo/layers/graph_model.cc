@@ -101,6 +101,30 @@ absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
 
 DenseLayers GraphModel::layers() const { return plan_->layers; }
 
+// What reads embeddings is layers that take rows, and they take all fields.
+bool GraphModel::reads_rows() const {
+  bool any = false;
+  const auto takes = [&](const ForwardStep& step) {
+    const auto is_embeddings = [](const Location& location) {
+      return location.place == Location::Place::kEmbeddings;
+    };
+    for (const Move& move : step.moves) {
+      if (is_embeddings(move.from)) return false;
+    }
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      const Location& from = step.inputs[i];
+      if (!is_embeddings(from)) continue;
+      const bool whole = from.offset == 0 && from.row_stride == from.shape.width();
+      const Layer& layer = *nodes_[static_cast<size_t>(step.node)].layer;
+      if (!whole || i + 1 != step.inputs.size() || !layer.traits().reads_rows) return false;
+      any = true;
+    }
+    return true;
+  };
+  return std::all_of(plan_->before_embeddings.begin(), plan_->before_embeddings.end(), takes) &&
+         std::all_of(plan_->with_embeddings.begin(), plan_->with_embeddings.end(), takes) && any;
+}
+
 absl::StatusOr<std::string> GraphModel::ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, Device::kCpu));
   std::vector<std::string> values;  // of each node
@@ -180,6 +204,7 @@ TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
       break;
     case Location::Place::kEmbeddings:
       view.data = arrays.embeddings;
+      view.rows = arrays.rows;
       break;
     case Location::Place::kLogits:
       view.data = arrays.logits;
@@ -259,12 +284,17 @@ absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckForward(*this, input, max_batch_size_, logits));
   HOTROW_RETURN_IF_ERROR(CheckSequences(input));
+  if (input.embedding_rows != nullptr && !reads_rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": embedding_rows, which the model does not read; give embeddings"));
+  }
   input_ = input;
   input_.await_embeddings = nullptr;
   // Inputs are only read.
   const Arrays values = {.dense = const_cast<float*>(input.dense),
                          .embeddings = const_cast<float*>(input.embeddings),
-                         .logits = logits.data()};
+                         .logits = logits.data(),
+                         .rows = input.embedding_rows};
   const auto run = [&]() -> absl::Status {
     for (const ForwardStep& step : plan_->before_embeddings) {
       HOTROW_RETURN_IF_ERROR(Run(ctx, step, values));
@@ -308,7 +338,8 @@ absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckBackward(*this, input_, logit_gradient));
   const Arrays values = {.dense = const_cast<float*>(input_.dense),
-                         .embeddings = const_cast<float*>(input_.embeddings)};
+                         .embeddings = const_cast<float*>(input_.embeddings),
+                         .rows = input_.embedding_rows};
   const Arrays gradients = {.embeddings = embedding_gradient, .logits = logit_gradient.data()};
   for (const Sequence& sequence : input_.sequences) {  // to which layers add
     const int64_t rows = sequence.offsets[input_.batch_size] - sequence.offsets[0];

@@ -44,6 +44,7 @@ class GraphModel : public CtrModel {
   Device device() const override { return device_; }
   int32_t num_tasks() const override { return num_tasks_; }
   std::vector<int32_t> unpooled_features() const override { return unpooled_features_; }
+  bool reads_rows() const override;
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;
@@ -81,6 +82,7 @@ class GraphModel : public CtrModel {
     float* dense = nullptr;
     float* embeddings = nullptr;
     float* logits = nullptr;
+    const float* const* rows = nullptr;  // of embeddings, in their place
   };
 
   GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> nodes, Device device);

@@ -114,11 +114,13 @@ class DotInteractionLayer : public Layer {
 // The same on the tensor cores of a GPU, whose rows are padded with zeros and a one.
 class TensorDotLayer : public DotInteractionLayer {
  public:
-  TensorDotLayer(TensorShape output, int64_t padded_columns)
-      : DotInteractionLayer(output), padded_columns_(padded_columns) {}
+  // has_vector: the inputs are the dense vector and the fields, not the fields alone.
+  TensorDotLayer(TensorShape output, int64_t padded_columns, bool has_vector)
+      : DotInteractionLayer(output), padded_columns_(padded_columns), has_vector_(has_vector) {}
   LayerTraits traits() const override {
     LayerTraits traits = DotInteractionLayer::traits();
     traits.padded_columns = padded_columns_;
+    traits.reads_rows = has_vector_;
     return traits;
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
@@ -152,10 +154,12 @@ class TensorDotLayer : public DotInteractionLayer {
             .dense = dot.dense,
             .dense_stride = dot.dense_stride,
             .sparse = dot.sparse,
-            .sparse_stride = dot.sparse_stride};
+            .sparse_stride = dot.sparse_stride,
+            .sparse_rows = reinterpret_cast<const void* const*>(inputs.back().rows)};
   }
 
   const int64_t padded_columns_;
+  const bool has_vector_;
 };
 
 // Whether that layer takes them: where products of matrices are rounded at least as much as it
@@ -340,9 +344,10 @@ GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name,
   const TensorShape output = {1, static_cast<int32_t>(columns)};
   const int32_t vectors = fields.fields + (has_vector ? 1 : 0);
   if (TakesTensorCores(graph, vectors, fields.dim)) {
-    return graph.AddLayer(
-        name, std::make_unique<TensorDotLayer>(output, PaddedDotColumns(vectors - 1, fields.dim)),
-        inputs);
+    return graph.AddLayer(name,
+                          std::make_unique<TensorDotLayer>(
+                              output, PaddedDotColumns(vectors - 1, fields.dim), has_vector),
+                          inputs);
   }
   return graph.AddLayer(name, std::make_unique<DotInteractionLayer>(output), inputs);
 }

@@ -26,10 +26,12 @@ struct TensorShape {
 
 // Where the samples of such a shape lie. Strides are in floats.
 struct TensorView {
-  float* data = nullptr;  // null: not wanted
+  float* data = nullptr;  // null: not wanted, or `rows` is there
   int64_t row_stride = 0;
   TensorShape shape;
   int64_t field_stride = 0;  // >= shape.dim
+  // Of an input, for layers that say reads_rows: where each field of each sample lies, [B, fields].
+  const float* const* rows = nullptr;
 
   // Whether a sample's columns follow each other, so that the view is a matrix.
   bool packed() const { return shape.fields == 1 || field_stride == shape.dim; }
@@ -50,6 +52,7 @@ enum class LayerPhase { kForward, kBackwardInputs, kBackwardParameters };
 struct LayerTraits {
   bool on_gpu = false;          // works on a GPU as well: ctx.device says where
   bool strided_fields = false;  // takes inputs that are not packed
+  bool reads_rows = false;      // its last input may be TensorView::rows
   bool sequences = false;       // reads sequences, which have gradients
   // The last phase that reads the inputs, and the last one that reads the gradient of the output.
   LayerPhase inputs_until = LayerPhase::kForward;
