@@ -137,9 +137,9 @@ bool HasSingleLookups(ThreadPool* pool, std::span<const int64_t> offsets) {
   if (offsets.back() != bags) return false;
   std::atomic<bool> all = true;
   ParallelFor(pool, bags, kIdsPerTask, [&](int64_t begin, int64_t end) {
-    bool here = true;
-    for (int64_t i = begin; i < end; ++i) here = here && offsets[static_cast<size_t>(i)] == i;
-    if (!here) all = false;
+    int64_t difference = 0;  // without branches: a vector at a time
+    for (int64_t i = begin; i < end; ++i) difference |= offsets[static_cast<size_t>(i)] ^ i;
+    if (difference != 0) all = false;
   });
   return all;
 }

@@ -157,8 +157,8 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // Whether a step can be updated that BeginUpdate was not called for.
   absl::Status CheckUpdate(const EmbeddingStep::Impl& step,
                            const EmbeddingGradient& gradient) const;
-  // gradient: unused after BeginUpdate, which has read it.
   absl::Status LookupRows(EmbeddingStep::Impl* step, const float** rows);
+  // gradient: unused after BeginUpdate, which has read it.
   absl::Status Update(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient,
                       float learning_rate_factor);
   // How often the batch looks up each table of the plan.

@@ -14,11 +14,13 @@
 #include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/din_model.h"
+#include "models/zoo/dlrm_model.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/mmoe_model.h"
 #include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"
 #include "models/zoo/xdeepfm_model.h"
+#include "tests/models/late_holes.h"
 #include "tests/models/two_labels.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
@@ -41,6 +43,7 @@ struct Kind {
   MakeModel make;
   bool two_labels = false;
   std::string data;  // what its data have beside the others'
+  bool late_holes = false;
 };
 template <typename Model, typename Options>
 Kind KindOf(const std::string& name) {
@@ -138,6 +141,7 @@ class TrainerCudaTest : public testing::TestWithParam<Kind> {
               "synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320" + GetParam().data,
               5));
       if (GetParam().two_labels) data = std::make_unique<test::TwoLabels>(std::move(data));
+      if (GetParam().late_holes) data = std::make_unique<test::LateHoles>(std::move(data));
       ThreadPool pool(1);
       DeviceStream stream;
       if (device != Device::kCpu) {
@@ -240,6 +244,42 @@ TEST_P(TrainerFp16CudaTest, LearnsWithAScaledLossThatFindsItsWayDown) {
   EXPECT_EQ(resumed.dense_hash, high.dense_hash);
   EXPECT_EQ(resumed.loss_scale->scale, high.loss_scale->scale);
   EXPECT_EQ(resumed.loss_scale->skipped_steps, skipped);
+}
+
+// DLRM, whose vectors tensor cores take, over batches of which some have a bag without lookups.
+Kind DlrmWithHoles() {
+  constexpr int32_t kColumns = 16;
+  Kind kind = {"dlrm", kColumns,
+               [](ModelOptions options,
+                  const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+                 options.embedding_dim = kColumns;
+                 return DlrmModel::Create({options, {kColumns}}, ctx);
+               }};
+  kind.late_holes = true;
+  return kind;
+}
+class FusedLookupCudaTest : public TrainerCudaTest {};
+INSTANTIATE_TEST_SUITE_P(Models, FusedLookupCudaTest, testing::Values(DlrmWithHoles()),
+                         [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
+
+// Steps of both kinds follow each other, each as a graph of its own, and no bit shows which.
+TEST_P(FusedLookupCudaTest, BatchesThatCannotBeFusedArePooled) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  TrainerOptions options = SmallOptions();
+  options.precision = DensePrecision::kTf32;
+  options.prefetch_depth = 2;
+  const TrainReport fused = Train(Device::kCuda, options);
+  EXPECT_EQ(fused.steps, 14);
+  // Holes in batches 1 and 4 of both epochs; two of 14 are short, two each are not yet a graph.
+  EXPECT_EQ(fused.fused_lookup_steps, 10);
+  EXPECT_EQ(fused.graph_steps, 10);
+  options.fuse_lookup = false;
+  const TrainReport pooled = Train(Device::kCuda, options);
+  EXPECT_EQ(pooled.fused_lookup_steps, 0);
+  EXPECT_EQ(pooled.digest.hash, fused.digest.hash);
+  EXPECT_EQ(pooled.dense_hash, fused.dense_hash);
+  EXPECT_EQ(pooled.train_logloss, fused.train_logloss);
+  EXPECT_EQ(pooled.test.auc, fused.test.auc);
 }
 
 // For models that differ from those above by their dense half only.
