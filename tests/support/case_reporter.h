@@ -7,7 +7,8 @@ namespace hotrow::test {
 // after InitGoogleTest:
 //   - a crash (signal, sanitizer, CHECK) prints "[  CRASHED ] Suite.Case" to stderr before the
 //     process ends;
-//   - a race (ThreadSanitizer) or a leak (LeakSanitizer) fails the case it happened in;
+//   - a race (ThreadSanitizer) or a leak (LeakSanitizer) fails the case it happened in, or a later
+//     one, which says so: where a look for leaks takes long, not each case has one;
 //   - temporary directories of a case are removed when it passes, not at exit.
 //
 // It also leaves out what this run is not meant to have: cases of suites named *SlowTest unless
