@@ -590,8 +590,8 @@ absl::Status EmbeddingStep::LookupRows(const float** rows) {
   if (impl_ == nullptr) return NoStepError("LookupRows");
   if (!has_single_lookups()) {
     return absl::FailedPreconditionError(
-        "LookupRows: the step has other bags than of one lookup, or rows that are not fp32 of this "
-        "rank; use Lookup");
+        "LookupRows: needs one rank, pooled features, one lookup without a weight in each bag, and "
+        "rows of fp32; use Lookup");
   }
   EmbeddingCollection::Impl& c = *impl_->collection;
   HOTROW_RETURN_IF_ERROR(BeginLookup());
