@@ -64,11 +64,25 @@ absl::Status SumColumnsArgs::Validate() const {
 }
 
 absl::Status MoveColumns(const ExecContext& ctx, const MoveColumnsArgs& args) {
-  HOTROW_RETURN_IF_ERROR(args.Validate());
-  if (args.batch_size == 0) return absl::OkStatus();
-  return internal::Dispatch(
-      ctx, [&] { return internal::MoveColumnsCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::MoveColumnsCuda(stream, args); });
+  return MoveColumns(ctx, std::span<const MoveColumnsArgs>(&args, 1));
+}
+
+absl::Status MoveColumns(const ExecContext& ctx, std::span<const MoveColumnsArgs> moves) {
+  for (const MoveColumnsArgs& args : moves) {
+    HOTROW_RETURN_IF_ERROR(args.Validate());
+    if (args.batch_size != moves[0].batch_size) {
+      return InvalidField(kMove, "batch_size", "must be that of all moves", args.batch_size);
+    }
+  }
+  if (moves.empty() || moves[0].batch_size == 0) return absl::OkStatus();
+  const auto on_cpu = [&]() -> absl::Status {
+    for (const MoveColumnsArgs& args : moves) {
+      HOTROW_RETURN_IF_ERROR(internal::MoveColumnsCpu(ctx.pool, args));
+    }
+    return absl::OkStatus();
+  };
+  return internal::Dispatch(ctx, on_cpu,
+                            [&](auto stream) { return internal::MoveColumnsCuda(stream, moves); });
 }
 
 absl::Status SumColumns(const ExecContext& ctx, const SumColumnsArgs& args) {

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_COLUMNS_H_
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
@@ -49,6 +50,9 @@ struct MoveColumnsArgs {
   absl::Status Validate() const;
 };
 absl::Status MoveColumns(const ExecContext& ctx, const MoveColumnsArgs& args);
+// Several, in order, each on what those before it left: one launch on a GPU. All have the same
+// batch, and none reads what another one writes for another sample.
+absl::Status MoveColumns(const ExecContext& ctx, std::span<const MoveColumnsArgs> moves);
 
 // output[b] = ((column 0 + column 1) + column 2) + ... of sample b, from zero on.
 struct SumColumnsArgs {

@@ -1,4 +1,8 @@
 #include "ops/columns_impl.h"
+
+#include <algorithm>
+
+#include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
 
 // Bound by the memory: each number is read once and written once.
@@ -7,24 +11,55 @@ namespace {
 
 using Kind = MoveColumnsArgs::Kind;
 
-// kLanes threads a row. Of narrow rows a thread takes a whole one: most of a warp would have
-// nothing to do, and the threads of a warp read rows that lie together.
+// The moves of one launch; a parameter of a kernel.
+struct MoveTable {
+  static constexpr int kMax = 16;
+  MoveColumnsArgs moves[kMax];
+  int size = 0;
+};
+
 template <Kind kKind, int kLanes>
-__global__ void __launch_bounds__(kThreadsPerBlock) MoveColumnsKernel(MoveColumnsArgs args) {
-  for (int64_t r = GridGroup<kLanes>(); r < args.batch_size; r += GridGroups<kLanes>()) {
-    const float* const from = args.from.data + r * args.from.row_stride;
-    float* const to = args.to.data + r * args.to.row_stride;
-    GroupMove<kLanes>(
-        GroupLane<kLanes>(), args.width,
-        [&](int64_t i) {
-          if constexpr (kKind == Kind::kZero) return 0.0f;
-          if constexpr (kKind == Kind::kSpread) return from[0];
-          if constexpr (kKind == Kind::kCopy) return from[args.from.Offset(i)];
-          if constexpr (kKind == Kind::kAdd) {
-            return to[args.to.Offset(i)] + from[args.from.Offset(i)];
-          }
-        },
-        [&](int64_t i, float value) { to[args.to.Offset(i)] = value; });
+__device__ void MoveRow(const MoveColumnsArgs& args, int64_t r) {
+  const float* const from = args.from.data + r * args.from.row_stride;
+  float* const to = args.to.data + r * args.to.row_stride;
+  GroupMove<kLanes>(
+      GroupLane<kLanes>(), args.width,
+      [&](int64_t i) {
+        if constexpr (kKind == Kind::kZero) return 0.0f;
+        if constexpr (kKind == Kind::kSpread) return from[0];
+        if constexpr (kKind == Kind::kCopy) return from[args.from.Offset(i)];
+        if constexpr (kKind == Kind::kAdd) {
+          return to[args.to.Offset(i)] + from[args.from.Offset(i)];
+        }
+      },
+      [&](int64_t i, float value) { to[args.to.Offset(i)] = value; });
+}
+
+// kLanes threads a row, which do all moves of it one after the other. Of narrow rows a thread takes
+// a whole one: most of a warp would have nothing to do, and the threads of a warp read rows that
+// lie together.
+template <int kLanes>
+__global__ void __launch_bounds__(kThreadsPerBlock) MoveColumnsKernel(MoveTable table) {
+  const int64_t rows = table.moves[0].batch_size;
+  for (int64_t r = GridGroup<kLanes>(); r < rows; r += GridGroups<kLanes>()) {
+    for (int m = 0; m < table.size; ++m) {
+      const MoveColumnsArgs& args = table.moves[m];
+      switch (args.kind) {
+        case Kind::kCopy:
+          MoveRow<Kind::kCopy, kLanes>(args, r);
+          break;
+        case Kind::kAdd:
+          MoveRow<Kind::kAdd, kLanes>(args, r);
+          break;
+        case Kind::kSpread:
+          MoveRow<Kind::kSpread, kLanes>(args, r);
+          break;
+        case Kind::kZero:
+          MoveRow<Kind::kZero, kLanes>(args, r);
+      }
+      // The next move may read what another lane has written.
+      if constexpr (kLanes > 1) __syncwarp();
+    }
   }
 }
 
@@ -44,34 +79,31 @@ __global__ void __launch_bounds__(kThreadsPerBlock) SumColumnsKernel(SumColumnsA
   }
 }
 
-template <Kind kKind>
-absl::Status Launch(CudaStream stream, const MoveColumnsArgs& args) {
-  constexpr int32_t kNarrow = 8;  // a sector
-  if (args.width <= kNarrow) {
-    MoveColumnsKernel<kKind, 1>
-        <<<GridBlocks(args.batch_size, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(args);
-  } else {
-    MoveColumnsKernel<kKind, kWarpThreads>
-        <<<GridBlocks(args.batch_size, kThreadsPerBlock / kWarpThreads), kThreadsPerBlock, 0,
-           stream>>>(args);
-  }
-  return LastLaunch("MoveColumns");
-}
-
 }  // namespace
 
-absl::Status MoveColumnsCuda(CudaStream stream, const MoveColumnsArgs& args) {
-  switch (args.kind) {
-    case Kind::kCopy:
-      return Launch<Kind::kCopy>(stream, args);
-    case Kind::kAdd:
-      return Launch<Kind::kAdd>(stream, args);
-    case Kind::kSpread:
-      return Launch<Kind::kSpread>(stream, args);
-    case Kind::kZero:
-      break;
+absl::Status MoveColumnsCuda(CudaStream stream, std::span<const MoveColumnsArgs> moves) {
+  constexpr int32_t kNarrow = 8;  // a sector
+  const int64_t rows = moves[0].batch_size;
+  while (!moves.empty()) {
+    MoveTable table;
+    table.size = static_cast<int>(std::min<size_t>(moves.size(), MoveTable::kMax));
+    int32_t widest = 0;
+    for (int m = 0; m < table.size; ++m) {
+      table.moves[m] = moves[static_cast<size_t>(m)];
+      widest = std::max(widest, table.moves[m].width);
+    }
+    if (widest <= kNarrow) {
+      MoveColumnsKernel<1>
+          <<<GridBlocks(rows, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(table);
+    } else {
+      MoveColumnsKernel<kWarpThreads>
+          <<<GridBlocks(rows, kThreadsPerBlock / kWarpThreads), kThreadsPerBlock, 0, stream>>>(
+              table);
+    }
+    HOTROW_RETURN_IF_ERROR(LastLaunch("MoveColumns"));
+    moves = moves.subspan(static_cast<size_t>(table.size));
   }
-  return Launch<Kind::kZero>(stream, args);
+  return absl::OkStatus();
 }
 
 absl::Status SumColumnsCuda(CudaStream stream, const SumColumnsArgs& args) {

@@ -4,11 +4,14 @@
 #include <limits>
 #include <vector>
 
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "ops/columns.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 
 namespace hotrow {
 namespace {
@@ -103,6 +106,51 @@ TEST(ColumnsCudaTest, ANanStaysInItsSample) {
       }
     }
   }
+}
+
+// Moves of one launch see what those before them left, whichever lanes wrote it; more of them than
+// a launch has room for.
+TEST(ColumnsCudaTest, MovesOfOneCallAreMadeInTheirOrder) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const int32_t width : {1, 7, 40}) {
+    SCOPED_TRACE(width);
+    constexpr int64_t kBatch = 37;
+    const int64_t stride = 3 * width;
+    RandomStream random(7, RandomPurpose::kTest);
+    const std::vector<float> from = test::RandomFloats(random, kBatch * width);
+    const std::vector<float> before = test::RandomFloats(random, kBatch * stride);
+    const auto run = [&](const ExecContext& ctx, const float* source, float* data) {
+      const auto at = [&](int64_t offset) { return Columns<float>{data + offset, stride, width}; };
+      const auto read = [&](int64_t offset) {
+        return Columns<const float>{data + offset, stride, width};
+      };
+      std::vector<MoveColumnsArgs> moves = {
+          {Kind::kCopy, kBatch, width, {source, width, width}, at(0)},
+          {Kind::kAdd, kBatch, width, read(2 * width), at(0)},
+          // Column c of one is column 0 of the others, which other lanes wrote.
+          {Kind::kSpread, kBatch, width, read(width - 1), at(width)},
+          {Kind::kZero, kBatch, 1, {}, at(2 * width)}};
+      for (int i = 0; i < 20; ++i) {
+        moves.push_back({Kind::kAdd, kBatch, width, read(i % 3 * width), at((i + 1) % 3 * width)});
+      }
+      HOTROW_ASSERT_OK(MoveColumns(ctx, moves));
+    };
+    std::vector<float> cpu = before;
+    run({}, from.data(), cpu.data());
+    const test::GpuStream stream;
+    test::DeviceArray<float> gpu_from(from), gpu(before);
+    run(stream.ctx(), gpu_from.data(), gpu.data());
+    stream.Wait();
+    EXPECT_EQ(gpu.ToHost(), cpu);
+  }
+}
+
+TEST(ColumnsCudaTest, MovesOfAnotherBatchAreRefused) {
+  float numbers[4] = {};
+  const Columns<float> to = {numbers, 1, 1};
+  const MoveColumnsArgs moves[] = {{Kind::kZero, 4, 1, {}, to}, {Kind::kZero, 3, 1, {}, to}};
+  EXPECT_THAT(MoveColumns({}, moves),
+              test::StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("batch_size")));
 }
 
 }  // namespace

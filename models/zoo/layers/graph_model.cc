@@ -216,16 +216,16 @@ TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
 
 absl::Status GraphModel::Run(const ExecContext& ctx, std::span<const Move> moves,
                              const Arrays& arrays) {
+  moves_.clear();
   for (const Move& move : moves) {
     const TensorView to = Resolve(move.to, arrays);
-    HOTROW_RETURN_IF_ERROR(
-        MoveColumns(ctx, {.kind = KindOf(move.kind),
-                          .batch_size = input_.batch_size,
-                          .width = static_cast<int32_t>(to.shape.width()),
-                          .from = Resolve(move.from, arrays).columns<const float>(),
-                          .to = to.columns<float>()}));
+    moves_.push_back({.kind = KindOf(move.kind),
+                      .batch_size = input_.batch_size,
+                      .width = static_cast<int32_t>(to.shape.width()),
+                      .from = Resolve(move.from, arrays).columns<const float>(),
+                      .to = to.columns<float>()});
   }
-  return absl::OkStatus();
+  return MoveColumns(ctx, moves_);
 }
 
 absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
@@ -370,12 +370,12 @@ std::vector<ParameterRange> GraphModel::untrained_parameters() const {
   return ranges;
 }
 
-absl::Status GraphModel::EndStep(const ExecContext& ctx) {
+absl::Status GraphModel::EndStep(const ExecContext& ctx, int64_t samples) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
     HOTROW_RETURN_IF_ERROR(
-        nodes_[n].layer->EndStep(ctx, parameters_.data() + plan_->parameter_offsets[n]));
+        nodes_[n].layer->EndStep(ctx, samples, parameters_.data() + plan_->parameter_offsets[n]));
   }
   return absl::OkStatus();
 }

@@ -54,7 +54,7 @@ class GraphModel : public CtrModel {
   std::span<const float> gradients() const override { return gradients_.span(); }
   std::span<float> mutable_gradients() override { return gradients_.span(); }
   std::vector<ParameterRange> untrained_parameters() const override;
-  absl::Status EndStep(const ExecContext& ctx) override;
+  absl::Status EndStep(const ExecContext& ctx, int64_t samples) override;
 
   // The values of an ONNX graph in the place of what Forward reads.
   struct OnnxInputs {
@@ -109,9 +109,10 @@ class GraphModel : public CtrModel {
   DeviceMemory<float> parameters_;
   DeviceMemory<float> gradients_;
   DeviceMemory<float> arena_;
-  Input input_;                      // of the last Forward
-  std::vector<TensorView> inputs_;   // of the layer at work
-  std::vector<TensorView> outputs_;  // gradients of its inputs
+  Input input_;                         // of the last Forward
+  std::vector<TensorView> inputs_;      // of the layer at work
+  std::vector<TensorView> outputs_;     // gradients of its inputs
+  std::vector<MoveColumnsArgs> moves_;  // of the step at work
 };
 
 }  // namespace hotrow
