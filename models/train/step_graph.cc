@@ -6,8 +6,7 @@
 namespace hotrow {
 
 bool StepGraph::Serves(const CtrModel& model) {
-  return model.device() != Device::kCpu && model.unpooled_features().empty() &&
-         model.untrained_parameters().empty();
+  return model.device() != Device::kCpu && model.unpooled_features().empty();
 }
 
 absl::Status StepGraph::Run(const ExecContext& ctx, int64_t batch_size, bool reads_rows,

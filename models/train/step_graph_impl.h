@@ -25,7 +25,7 @@ class StepGraph {
   explicit StepGraph(int64_t batch_size) : batch_size_(batch_size) {}
 
   // Models that do the same in each step whatever the batch holds: whose shapes do not follow from
-  // its rows, and that keep nothing of it on the host. One rank alone.
+  // its rows. One rank alone.
   static bool Serves(const CtrModel& model);
 
   // Enqueues on ctx.stream what `enqueue` does on the stream of the context it gets. The first

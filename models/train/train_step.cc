@@ -121,7 +121,7 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
   }
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
                                             place.run_step, buffers.gradient_norm(), Skip(parts)));
-  HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
+  HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx, batch.batch_size));
   HOTROW_RETURN_IF_ERROR(buffers.Post());
   return loss;
 }
@@ -213,7 +213,7 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   }
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
                                             place.run_step, buffers.gradient_norm(), Skip(parts)));
-  HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
+  HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx, global_batch_size));
   HOTROW_RETURN_IF_ERROR(buffers.Post());
   if (!totals.has_value()) return std::nullopt;
   return MeanOverRanks(parts, *totals, global_batch_size);

@@ -159,7 +159,8 @@ class CtrModel {
   virtual std::vector<ParameterRange> untrained_parameters() const { return {}; }
   // Ends a step: takes what the last Forward for training has seen into untrained_parameters(). A
   // step that is given up, or is tried again, goes without it. All slices of a batch give the same.
-  virtual absl::Status EndStep(const ExecContext& ctx) { return absl::OkStatus(); }
+  // samples: of all of them.
+  virtual absl::Status EndStep(const ExecContext& ctx, int64_t samples) { return absl::OkStatus(); }
 };
 
 }  // namespace hotrow

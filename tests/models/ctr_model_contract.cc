@@ -155,7 +155,7 @@ TEST_P(CtrModelContract, UntrainedParametersChangeInEndStepAlone) {
   const ModelBatch batch = GetParam().Batch({}, 8, 1);
   const ModelPass pass = RunPass({}, *model, batch, batch.logit_gradient);
   EXPECT_EQ(FloatBits(model->parameters()), FloatBits(before));
-  HOTROW_ASSERT_OK(model->EndStep({}));
+  HOTROW_ASSERT_OK(model->EndStep({}, 8));
   int64_t end = 0;
   const auto same = [&](int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) ASSERT_EQ(model->parameters()[i], before[i]) << i;

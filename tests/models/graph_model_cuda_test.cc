@@ -480,7 +480,7 @@ TEST(GraphModelCudaTest, RunningStatisticsFollowTheBatchOfAllSlices) {
       HOTROW_EXPECT_OK(model.Backward(
           ctx, on_gpu ? std::span<float>(gpu_gradient.data(), 37) : std::span<float>(gradient),
           on_gpu ? embedding_gradient.data() : host_embedding_gradient.data()));
-      HOTROW_EXPECT_OK(model.EndStep(ctx));
+      HOTROW_EXPECT_OK(model.EndStep(ctx, 74));
     }
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     result.logits = on_gpu ? gpu_logits.ToHost() : logits;

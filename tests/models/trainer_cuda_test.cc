@@ -307,6 +307,30 @@ TEST_P(BriefTrainerCudaTest, LearnsWhatTheCpuLearns) {
   EXPECT_NEAR(Train(Device::kCuda, options).test.auc, cpu.test.auc, 3e-3);
 }
 
+// Also where a whole batch, which is a graph, follows a short one, of which batch norm has kept
+// other statistics.
+TEST_P(BriefTrainerCudaTest, GoesOnWithTheBitsOfAnUnstoppedRunWhetherAsGraphsOrNot) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  TrainerOptions options = SmallOptions();
+  options.batch_size = 96;
+  const TrainReport whole = Train(Device::kCuda, options);
+  EXPECT_EQ(whole.steps, 10);
+  // All but the first one and the short ones; shapes of din follow from the batch.
+  EXPECT_EQ(whole.graph_steps, GetParam().name == "din" ? 0 : 7);
+  options.checkpoint_dir = test::TempDir() + "/checkpoints";
+  options.cuda_graph = false;
+  options.epochs = 1;
+  EXPECT_EQ(Train(Device::kCuda, options).steps, 5);
+  options.epochs = 2;
+  options.resume = true;
+  const TrainReport resumed = Train(Device::kCuda, options);
+  EXPECT_EQ(resumed.steps, whole.steps);
+  EXPECT_EQ(resumed.graph_steps, 0);
+  EXPECT_EQ(resumed.digest.hash, whole.digest.hash);
+  EXPECT_EQ(resumed.dense_hash, whole.dense_hash);
+  EXPECT_EQ(resumed.test.auc, whole.test.auc);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, BriefTrainerCudaTest,
                          testing::Values(Mmoe(), DcnOfExperts(), Din()),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });

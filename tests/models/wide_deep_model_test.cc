@@ -121,7 +121,7 @@ TEST(WideDeepModelTest, EvaluationTakesTheRunningStatistics) {
   };
   const std::vector<float> trained = logits(true);
   EXPECT_GT(distance(logits(false), trained), 0.05);
-  HOTROW_ASSERT_OK(model->EndStep({}));
+  HOTROW_ASSERT_OK(model->EndStep({}, 600));
   // After one step a running mean is 0.1 of the batch's.
   const GraphModel::Part linear = model->FindPart("mlp.0");
   const GraphModel::Part norm = model->FindPart("mlp.norm0");
@@ -147,7 +147,7 @@ TEST(WideDeepModelTest, EvaluationTakesTheRunningStatistics) {
   // And many steps of the same batch are its own, but for N - 1.
   for (int step = 0; step < 200; ++step) {
     logits(true);
-    HOTROW_ASSERT_OK(model->EndStep({}));
+    HOTROW_ASSERT_OK(model->EndStep({}, 600));
   }
   EXPECT_LT(distance(logits(false), trained), 0.02);
 }

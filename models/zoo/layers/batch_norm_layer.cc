@@ -105,6 +105,7 @@ absl::Status BatchNormLayer::Drop(const ExecContext& ctx, int64_t rows,
                        .rate = options_.dropout,
                        .seed = options_.seed,
                        .step = step_,
+                       .device_step = device_step_,
                        .layer = static_cast<uint32_t>(options_.layer_id),
                        .first_row = first_sample_});
 }
@@ -121,6 +122,7 @@ absl::Status BatchNormLayer::Forward(const ExecContext& ctx, const LayerForward&
                                                .workspace_bytes = workspace_.bytes()}));
     samples_ = pass.batch_size;
     step_ = pass.step;
+    device_step_ = pass.device_step;
     first_sample_ = pass.first_sample;
     HOTROW_RETURN_IF_ERROR(SumOverSlices(ctx, pass.sum_over_slices, &samples_));
     HOTROW_RETURN_IF_ERROR(BatchNormMoments(ctx, {.columns = options_.columns,
@@ -174,9 +176,9 @@ absl::Status BatchNormLayer::BackwardParameters(const ExecContext& ctx, const La
                                   static_cast<int32_t>(num_untrained())}});
 }
 
-absl::Status BatchNormLayer::EndStep(const ExecContext& ctx, float* parameters) {
+absl::Status BatchNormLayer::EndStep(const ExecContext& ctx, int64_t samples, float* parameters) {
   return BatchNormEndStep(ctx, {.columns = options_.columns,
-                                .samples = samples_,
+                                .samples = samples,
                                 .moments = moments_.data(),
                                 .momentum = kMomentum,
                                 .mean = parameters + mean_offset(),

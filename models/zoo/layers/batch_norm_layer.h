@@ -57,7 +57,7 @@ class BatchNormLayer : public Layer {
   LayerTraits traits() const override;
   int64_t num_parameters() const override { return 4 * int64_t{options_.columns}; }
   int64_t num_untrained() const override { return 2 * int64_t{options_.columns}; }
-  absl::Status EndStep(const ExecContext& ctx, float* parameters) override;
+  absl::Status EndStep(const ExecContext& ctx, int64_t samples, float* parameters) override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
@@ -84,6 +84,7 @@ class BatchNormLayer : public Layer {
   // Of the last Forward for training, where it came from.
   int64_t samples_ = 0;  // of all slices
   uint32_t step_ = 0;
+  const uint32_t* device_step_ = nullptr;
   int64_t first_sample_ = 0;
 };
 

@@ -129,7 +129,7 @@ class Layer {
   virtual int64_t num_parameters() const { return 0; }
   // How many of them, the last ones, are CtrModel::untrained_parameters; and their EndStep.
   virtual int64_t num_untrained() const { return 0; }
-  virtual absl::Status EndStep(const ExecContext& ctx, float* parameters) {
+  virtual absl::Status EndStep(const ExecContext& ctx, int64_t samples, float* parameters) {
     return absl::OkStatus();
   }
   // In host memory on every device. What it leaves is zero.
