@@ -26,6 +26,7 @@
 #include "models/data/open_data_source.h"
 #include "models/train/dense_sums_impl.h"
 #include "models/train/trainer.h"
+#include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
@@ -206,10 +207,36 @@ struct LastRank {
   std::atomic<int> others{};  // ranks that still run
 };
 
+enum class Model { kDlrm, kDlrmWithBatchNorm, kDin };
+
+absl::StatusOr<std::unique_ptr<CtrModel>> NewModel(Model model, const DataSchema& schema,
+                                                   const TrainerOptions& options, uint64_t seed,
+                                                   const ExecContext& ctx) {
+  const ModelOptions common = {.num_dense = schema.num_dense,
+                               .num_sparse = static_cast<int32_t>(schema.features.size()),
+                               .embedding_dim = options.embedding_dim,
+                               .over_arch_layer_sizes = {16, 1},
+                               .dropout = 0.1f,
+                               .batch_norm = model == Model::kDlrmWithBatchNorm,
+                               .seed = seed,
+                               .max_batch_size = options.batch_size,
+                               .precision = options.precision};
+  if (model != Model::kDin) {
+    return DlrmModel::Create({common, {16, options.embedding_dim}}, ctx);
+  }
+  DinOptions din = {common};
+  for (const DataFeature& feature : schema.features) {
+    din.features.push_back({feature.name, feature.table, feature.max_hotness});
+  }
+  din.history = absl::StrCat(schema.features[0].name, ":", schema.features[1].name);
+  din.attention_layer_sizes = {8};
+  return DinModel::Create(din, ctx);
+}
+
 // What each rank returns.
 std::vector<absl::StatusOr<TrainReport>> RunRanks(
     Device device, int world_size, const std::function<TrainerOptions(int rank)>& options_of,
-    double timeout_seconds = 60, LastRank* last = nullptr, bool batch_norm = false) {
+    double timeout_seconds = 60, LastRank* last = nullptr, Model model = Model::kDlrm) {
   if (last != nullptr) last->others = world_size - 1;
   std::vector<absl::StatusOr<TrainReport>> reports(
       static_cast<size_t>(world_size),
@@ -233,17 +260,8 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
       const ExecContext ctx = stream.On({.pool = &pool});
       const auto make_model =
           [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-        return DlrmModel::Create({{.num_dense = schema.num_dense,
-                                   .num_sparse = static_cast<int32_t>(schema.features.size()),
-                                   .embedding_dim = options.embedding_dim,
-                                   .over_arch_layer_sizes = {16, 1},
-                                   .dropout = 0.1f,
-                                   .batch_norm = batch_norm,
-                                   .seed = options.seed + (is_last ? last->other_seed : 0),
-                                   .max_batch_size = options.batch_size,
-                                   .precision = options.precision},
-                                  {16, options.embedding_dim}},
-                                 ctx);
+        const uint64_t seed = options.seed + (is_last ? last->other_seed : 0);
+        return NewModel(model, schema, options, seed, ctx);
       };
       return RunTraining(options, *data, make_model, ctx);
     }();
@@ -255,9 +273,9 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
 
 // The report of rank 0; the others must say the same of what is common.
 TrainReport RunAlike(Device device, int world_size, const TrainerOptions& options,
-                     bool batch_norm = false) {
+                     Model model = Model::kDlrm) {
   const auto reports = RunRanks(
-      device, world_size, [&](int) { return options; }, 60, nullptr, batch_norm);
+      device, world_size, [&](int) { return options; }, 60, nullptr, model);
   for (const auto& report : reports) {
     HOTROW_EXPECT_OK(report);
     if (!report.ok()) return {};
@@ -382,11 +400,25 @@ TEST_F(GpuRanksTest, BatchNormSeesTheBatchOfAllRanks) {
   options_.limit_train_batches = 3;
   TrainerOptions on_host = options_;
   on_host.device_cache_bytes = 0;
-  const TrainReport host = RunAlike(Device::kCpu, kRanks, on_host, /*batch_norm=*/true);
-  const TrainReport gpu = RunAlike(Device::kCuda, kRanks, options_, /*batch_norm=*/true);
+  const TrainReport host = RunAlike(Device::kCpu, kRanks, on_host, Model::kDlrmWithBatchNorm);
+  const TrainReport gpu = RunAlike(Device::kCuda, kRanks, options_, Model::kDlrmWithBatchNorm);
   EXPECT_EQ(gpu.steps, 3);
   EXPECT_NEAR(gpu.test.logloss, host.test.logloss, 1e-3);
   EXPECT_NEAR(gpu.train_logloss, host.train_logloss, 1e-4);
+}
+
+// Whose rows reach the model one by one, over all ranks.
+TEST_F(GpuRanksTest, HistoriesOfOtherRanksRowsAreLookedAt) {
+  options_.limit_train_batches = 3;
+  TrainerOptions on_host = options_;
+  on_host.device_cache_bytes = 0;
+  const TrainReport host = RunAlike(Device::kCpu, kRanks, on_host, Model::kDin);
+  const TrainReport gpu = RunAlike(Device::kCuda, kRanks, options_, Model::kDin);
+  EXPECT_EQ(gpu.steps, 3);
+  EXPECT_NEAR(gpu.test.logloss, host.test.logloss, 1e-3);
+  EXPECT_NEAR(gpu.train_logloss, host.train_logloss, 1e-4);
+  EXPECT_EQ(gpu.rows(), host.rows());
+  ExpectSameEnd(RunAlike(Device::kCuda, kRanks, options_, Model::kDin), gpu);
 }
 
 TEST_F(GpuRanksTest, ACheckpointGoesOnWithTheSameBits) {
