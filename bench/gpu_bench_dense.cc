@@ -48,19 +48,14 @@ class LayerProducts {
   absl::Status Run(GemmCuda& gemm) {
     const CudaStream stream = bench_.stream();
     HOTROW_RETURN_IF_ERROR(
-        gemm.Run(stream,
-                 internal::LinearForward(l_.rows, l_.in, l_.out, {x_.data(), l_.x_stride},
-                                         weights_.data(), {y_.data(), l_.out}),
-                 workspace_.data()));
-    HOTROW_RETURN_IF_ERROR(
-        gemm.Run(stream,
-                 internal::LinearInputGradient(l_.rows, l_.in, l_.out, {dy_.data(), l_.out},
-                                               weights_.data(), {dx_.data(), l_.x_stride}),
-                 workspace_.data()));
+        gemm.Run(stream, internal::LinearForward(l_.rows, l_.in, l_.out, {x_.data(), l_.x_stride},
+                                                 weights_.data(), {y_.data(), l_.out})));
+    HOTROW_RETURN_IF_ERROR(gemm.Run(
+        stream, internal::LinearInputGradient(l_.rows, l_.in, l_.out, {dy_.data(), l_.out},
+                                              weights_.data(), {dx_.data(), l_.x_stride})));
     return gemm.Run(stream,
                     internal::LinearWeightGradient(l_.rows, l_.in, l_.out, {dy_.data(), l_.out},
-                                                   {x_.data(), l_.x_stride}, dw_.data()),
-                    workspace_.data());
+                                                   {x_.data(), l_.x_stride}, dw_.data()));
   }
 
   // Some numbers of each product in double; `tolerance` is of the sum of absolute products.
@@ -122,8 +117,6 @@ class LayerProducts {
     HOTROW_RETURN_IF_ERROR(make(y_, l_.rows * l_.out, 4));
     HOTROW_RETURN_IF_ERROR(make(dx_, l_.rows * l_.x_stride, 5));
     HOTROW_RETURN_IF_ERROR(make(dw_, l_.in * l_.out, 6));
-    HOTROW_ASSIGN_OR_RETURN(workspace_,
-                            DeviceBuffer<std::byte>::Create(internal::kGemmWorkspaceBytes, stream));
     return absl::OkStatus();
   }
   double X(int64_t r, int64_t i) const {
@@ -144,7 +137,6 @@ class LayerProducts {
   DeviceBuffer<float> y_;
   DeviceBuffer<float> dx_;
   DeviceBuffer<float> dw_;
-  DeviceBuffer<std::byte> workspace_;
 };
 
 absl::Status MeasureLayer(GpuBench& bench, GemmCuda& gemm, GemmPrecision precision,
@@ -178,7 +170,7 @@ absl::Status MeasureLayer(GpuBench& bench, GemmCuda& gemm, GemmPrecision precisi
 
 absl::Status MeasureGemm(GpuBench& bench) {
   for (const GemmPrecision precision : {GemmPrecision::kFp32, GemmPrecision::kTf32}) {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<GemmCuda> gemm, GemmCuda::Create(precision));
+    HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::OfStream(precision, bench.stream()));
     for (const int64_t rows : bench.sizes().gemm_rows) {
       for (const GemmLayer& shape : kDlrmLayers) {
         Layer layer = {rows, shape.in, shape.out, shape.in};
@@ -206,27 +198,23 @@ absl::Status MeasureProductRate(GpuBench& bench, DensePrecision precision) {
   if (precision == DensePrecision::kFp16) of_gemm = GemmPrecision::kFp16;
   const int64_t n = bench.sizes().matrix_side;
   const CudaStream stream = bench.stream();
-  HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::Create(of_gemm));
+  HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::OfStream(of_gemm, stream));
   DeviceBuffer<float> matrices[3];
   for (DeviceBuffer<float>& matrix : matrices) {
     HOTROW_ASSIGN_OR_RETURN(matrix, DeviceBuffer<float>::Create(n * n, stream));
     HOTROW_RETURN_IF_ERROR(FillSmallFloats(stream, matrix.data(), n * n, kX));
   }
-  HOTROW_ASSIGN_OR_RETURN(auto workspace,
-                          DeviceBuffer<std::byte>::Create(internal::kGemmWorkspaceBytes, stream));
   const auto run = [&](int64_t) {
-    return gemm->Run(stream,
-                     {.m = n,
-                      .n = n,
-                      .k = n,
-                      .a = matrices[0].data(),
-                      .lda = n,
-                      .b = matrices[1].data(),
-                      .ldb = n,
-                      .c = matrices[2].data(),
-                      .ldc = n,
-                      .half_result = is_half},
-                     workspace.data());
+    return gemm->Run(stream, {.m = n,
+                              .n = n,
+                              .k = n,
+                              .a = matrices[0].data(),
+                              .lda = n,
+                              .b = matrices[1].data(),
+                              .ldb = n,
+                              .c = matrices[2].data(),
+                              .ldc = n,
+                              .half_result = is_half});
   };
   HOTROW_RETURN_IF_ERROR(run(0));  // which asks cublasLt for an algorithm
   HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure(run));

@@ -8,6 +8,7 @@
 #include "base/device_memory.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/beside_work_impl.cuh"
 #include "ops/column_sums_impl.h"
 #include "ops/cross_network_impl.h"
 #include "ops/gemm_cuda_impl.h"
@@ -114,20 +115,22 @@ class CrossMatrixCuda : public CrossEngine {
     return {layer.hidden_gradient.data(), shape_.rank_stride};
   }
   absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
-    return gemm_->Run(stream, product, workspace_.data());
+    return gemm_->Run(stream, product);
   }
+  absl::Status LayerGradient(CudaStream beside, size_t l, const CrossNetwork::ForwardArgs& forward,
+                             const CrossNetwork::BackwardArgs& args);
 
   const CrossShape shape_;
   std::vector<Layer> layers_;
-  std::unique_ptr<GemmCuda> gemm_;
-  DeviceBuffer<std::byte> workspace_;  // of gemm_
+  std::shared_ptr<GemmCuda> gemm_;
+  BesideWork beside_;  // gradients of weights and biases, a part each layer
 };
 
 absl::Status CrossMatrixCuda::Init(DensePrecision precision, CudaStream stream) {
+  const bool is_tf32 = precision == DensePrecision::kTf32;
   HOTROW_ASSIGN_OR_RETURN(
-      gemm_, GemmCuda::Create(precision == DensePrecision::kTf32 ? GemmPrecision::kTf32
-                                                                 : GemmPrecision::kFp32));
-  HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+      gemm_, GemmCuda::OfStream(is_tf32 ? GemmPrecision::kTf32 : GemmPrecision::kFp32, stream));
+  HOTROW_RETURN_IF_ERROR(beside_.Init(gemm_, shape_.layers.size(), stream));
   layers_.resize(shape_.layers.size());
   const auto rows = [&](int64_t stride, DeviceBuffer<float>* buffer) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(*buffer,
@@ -154,6 +157,7 @@ absl::Status CrossMatrixCuda::Forward(const ExecContext& ctx,
                                       const CrossNetwork::ForwardArgs& args) {
   const int64_t rows = args.batch_size;
   const int64_t width = shape_.width;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
@@ -188,6 +192,7 @@ absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
                                             const CrossNetwork::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
   const int64_t width = shape_.width;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
   const Matrix dy = {args.dy, args.dy_stride};
   const Matrix dx = {args.dx, args.dx_stride};
@@ -210,6 +215,8 @@ absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
                                        args.parameters + layer.u_offset, HiddenGradient(layer))));
       gradient = HiddenGradient(layer);
     }
+    HOTROW_RETURN_IF_ERROR(beside_.Run(
+        ctx.stream, l, [&](CudaStream beside) { return LayerGradient(beside, l, forward, args); }));
     if (to.data == nullptr) break;
     HOTROW_RETURN_IF_ERROR(Multiply(
         ctx.stream, Added(LinearInputGradient(rows, width, shape_.low_rank() ? shape_.rank : width,
@@ -218,57 +225,60 @@ absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
   return absl::OkStatus();
 }
 
+absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
+                                            const CrossNetwork::ForwardArgs& forward,
+                                            const CrossNetwork::BackwardArgs& args) {
+  const int64_t rows = forward.batch_size;
+  const int64_t width = shape_.width;
+  const int64_t rank = shape_.rank;
+  Layer& layer = layers_[l];
+  const Matrix dt = Crossings(layer);
+  float* const dw = args.parameter_gradients + layer.weight_offset;
+  float* weights_end = dw + width * width;
+  if (shape_.low_rank()) {
+    float* const du = args.parameter_gradients + layer.u_offset;
+    HOTROW_RETURN_IF_ERROR(
+        gemm_->RunBeside(LinearWeightGradient(rows, rank, width, dt, Hidden(layer), du)));
+    HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
+        LinearWeightGradient(rows, width, rank, HiddenGradient(layer), Input(l, forward), dw)));
+    if (du > dw + width * rank) {
+      HOTROW_CUDA_RETURN_IF_ERROR(
+          cudaMemsetAsync(dw + width * rank, 0,
+                          static_cast<size_t>(du - (dw + width * rank)) * sizeof(float), beside));
+    }
+    weights_end = du + width * rank;
+  } else {
+    HOTROW_RETURN_IF_ERROR(
+        gemm_->RunBeside(LinearWeightGradient(rows, width, width, dt, Input(l, forward), dw)));
+  }
+  float* const bias_gradient = args.parameter_gradients + layer.bias_offset;
+  return SumChunksCuda(beside, {.sums = Matrix{layer.bias_sums.data(), shape_.stride},
+                                .chunks = CeilDiv(rows, kSumChunkRows),
+                                .columns = width,
+                                .padded_columns = shape_.stride,
+                                .result = bias_gradient,
+                                .zeros = weights_end,
+                                .num_zeros = bias_gradient - weights_end});
+}
+
 absl::Status CrossMatrixCuda::BackwardParameters(const ExecContext& ctx,
                                                  const CrossNetwork::ForwardArgs& forward,
                                                  const CrossNetwork::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
-  const int64_t width = shape_.width;
-  const int64_t rank = shape_.rank;
   if (rows == 0) {
     HOTROW_CUDA_RETURN_IF_ERROR(
         cudaMemsetAsync(args.parameter_gradients, 0,
                         static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
   }
   for (size_t l = layers_.size(); l-- > 0;) {
-    Layer& layer = layers_[l];
-    if (rows > 0) {
-      const Matrix dt = Crossings(layer);
-      float* const dw = args.parameter_gradients + layer.weight_offset;
-      float* weights_end = dw + width * width;
-      if (shape_.low_rank()) {
-        float* const du = args.parameter_gradients + layer.u_offset;
-        HOTROW_RETURN_IF_ERROR(
-            Multiply(ctx.stream, LinearWeightGradient(rows, rank, width, dt, Hidden(layer), du)));
-        HOTROW_RETURN_IF_ERROR(Multiply(
-            ctx.stream,
-            LinearWeightGradient(rows, width, rank, HiddenGradient(layer), Input(l, forward), dw)));
-        if (du > dw + width * rank) {
-          HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
-              dw + width * rank, 0, static_cast<size_t>(du - (dw + width * rank)) * sizeof(float),
-              ctx.stream));
-        }
-        weights_end = du + width * rank;
-      } else {
-        HOTROW_RETURN_IF_ERROR(Multiply(
-            ctx.stream, LinearWeightGradient(rows, width, width, dt, Input(l, forward), dw)));
-      }
-      float* const bias_gradient = args.parameter_gradients + layer.bias_offset;
-      HOTROW_RETURN_IF_ERROR(
-          SumChunksCuda(ctx.stream, {.sums = Matrix{layer.bias_sums.data(), shape_.stride},
-                                     .chunks = CeilDiv(rows, kSumChunkRows),
-                                     .columns = width,
-                                     .padded_columns = shape_.stride,
-                                     .result = bias_gradient,
-                                     .zeros = weights_end,
-                                     .num_zeros = bias_gradient - weights_end}));
-    }
-    HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
+    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
 }
 
 int64_t CrossMatrixCuda::bytes() const {
-  int64_t bytes = workspace_.bytes();
+  int64_t bytes = 0;
   for (const Layer& layer : layers_) {
     bytes += layer.outputs.bytes() + layer.crossings.bytes() + layer.hidden.bytes() +
              layer.hidden_gradient.bytes() + layer.bias_sums.bytes();

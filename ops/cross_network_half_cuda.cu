@@ -8,6 +8,7 @@
 #include "base/device_memory.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/beside_work_impl.cuh"
 #include "ops/cross_network_impl.h"
 #include "ops/gemm_cuda_impl.h"
 #include "ops/half_pairs_impl.cuh"
@@ -20,13 +21,6 @@ namespace hotrow::internal {
 namespace {
 
 constexpr char kName[] = "CrossNetwork";
-
-// Zeros, and ones in a column.
-__global__ void OnesKernel(int64_t rows, int64_t column, Pairs to) {
-  ForEachWord(rows, to.stride, [=](int64_t r, int64_t w) {
-    to.row(r)[w] = to.Pack(2 * w == column ? 1.0f : 0.0f, 2 * w + 1 == column ? 1.0f : 0.0f);
-  });
-}
 
 // y = x_0 o t + x; y may be x. Rounded, with ones behind it, it is the next layer's input.
 __global__ void CrossPairsKernel(Pairs t, int64_t rows, int64_t columns, ConstMatrix x0,
@@ -97,10 +91,12 @@ class CrossMatrixHalfCuda : public CrossEngine {
     DeviceBuffer<uint32_t> hidden_gradient;  // [B, h_stride_]
   };
 
-  absl::Status PackWeights(CudaStream stream, const float* parameters, Layer& layer);
+  void PackWeights(const float* parameters, Layer& layer);
   absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
-    return gemm_->Run(stream, product, workspace_.data());
+    return gemm_->Run(stream, product);
   }
+  absl::Status LayerGradient(CudaStream beside, size_t l, int64_t rows,
+                             const CrossNetwork::BackwardArgs& args);
 
   Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) const {
     return internal::PairsOf(buffer, stride, format_);
@@ -110,15 +106,16 @@ class CrossMatrixHalfCuda : public CrossEngine {
   const HalfFormat format_;
   const int64_t in_stride_, t_stride_, h_stride_;
   std::vector<Layer> layers_;
-  std::unique_ptr<GemmCuda> gemm_;
-  DeviceBuffer<std::byte> workspace_;  // of gemm_
-  DeviceBuffer<float> outputs_;        // x_{l+1} [B, W] of the layer that is being made
-  DeviceBuffer<float> gradient_;       // of W and b, or of U and b
+  std::shared_ptr<GemmCuda> gemm_;
+  std::vector<PackRowsArgs> packs_;  // of a pass, room for the call
+  DeviceBuffer<float> outputs_;      // x_{l+1} [B, W] of the layer that is being made
+  DeviceBuffer<float> gradient_;     // of W and b, or of U and b; of beside_
+  BesideWork beside_;                // gradients of weights, a part each layer
 };
 
 absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
-  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecisionOf(format_)));
-  HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::OfStream(GemmPrecisionOf(format_), stream));
+  HOTROW_RETURN_IF_ERROR(beside_.Init(gemm_, shape_.layers.size(), stream));
   const int64_t batch = shape_.max_batch_size;
   const int64_t width = shape_.width;
   layers_.resize(shape_.layers.size());
@@ -134,9 +131,8 @@ absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
     HOTROW_ASSIGN_OR_RETURN(layer.hidden, NewPairs(batch, h_stride_, stream));
     HOTROW_ASSIGN_OR_RETURN(layer.hidden_gradient, NewPairs(batch, h_stride_, stream));
     // Products leave what stands behind the columns as it is.
-    OnesKernel<<<BlocksOfRows(batch), kThreadsPerBlock, 0, stream>>>(
-        batch, shape_.rank, PairsOf(layer.hidden, h_stride_));
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    HOTROW_RETURN_IF_ERROR(
+        OnesPairsCuda(stream, batch, shape_.rank, PairsOf(layer.hidden, h_stride_)));
   }
   if (layers_.size() > 1) {
     HOTROW_ASSIGN_OR_RETURN(outputs_, DeviceBuffer<float>::Create(batch * shape_.stride, stream));
@@ -147,37 +143,37 @@ absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
   return absl::OkStatus();
 }
 
-absl::Status CrossMatrixHalfCuda::PackWeights(CudaStream stream, const float* parameters,
-                                              Layer& layer) {
+void CrossMatrixHalfCuda::PackWeights(const float* parameters, Layer& layer) {
   const float* const bias = parameters + layer.bias_offset;
   const int64_t width = shape_.width;
   // V has no bias: products read its W columns alone.
-  const PackRowsArgs first = {.from = {parameters + layer.weight_offset, width},
-                              .rows = shape_.low_rank() ? shape_.rank : width,
-                              .columns = width,
-                              .behind = shape_.low_rank() ? nullptr : bias,
-                              .to = PairsOf(layer.weights, in_stride_)};
-  HOTROW_RETURN_IF_ERROR(PackRowsCuda(stream, first));
-  if (!shape_.low_rank()) return absl::OkStatus();
-  return PackRowsCuda(stream, {.from = {parameters + layer.u_offset, shape_.rank},
-                               .rows = width,
-                               .columns = shape_.rank,
-                               .behind = bias,
-                               .to = PairsOf(layer.u, h_stride_)});
+  packs_.push_back({.from = {parameters + layer.weight_offset, width},
+                    .rows = shape_.low_rank() ? shape_.rank : width,
+                    .columns = width,
+                    .behind = shape_.low_rank() ? nullptr : bias,
+                    .to = PairsOf(layer.weights, in_stride_)});
+  if (!shape_.low_rank()) return;
+  packs_.push_back({.from = {parameters + layer.u_offset, shape_.rank},
+                    .rows = width,
+                    .columns = shape_.rank,
+                    .behind = bias,
+                    .to = PairsOf(layer.u, h_stride_)});
 }
 
 absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx,
                                           const CrossNetwork::ForwardArgs& args) {
   const int64_t rows = args.batch_size;
   const int64_t width = shape_.width;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
   const ConstMatrix x0(args.x, args.x_stride);
-  HOTROW_RETURN_IF_ERROR(PackRowsCuda(
-      ctx.stream,
-      {.from = x0, .rows = rows, .columns = width, .to = PairsOf(layers_[0].inputs, in_stride_)}));
+  packs_.clear();
+  packs_.push_back(
+      {.from = x0, .rows = rows, .columns = width, .to = PairsOf(layers_[0].inputs, in_stride_)});
+  for (Layer& layer : layers_) PackWeights(args.parameters, layer);
+  HOTROW_RETURN_IF_ERROR(PackRowsCuda(ctx.stream, packs_));
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
-    HOTROW_RETURN_IF_ERROR(PackWeights(ctx.stream, args.parameters, layer));
     ColumnMajorProduct product = {.transpose_a = true,
                                   .m = width,
                                   .n = rows,
@@ -221,6 +217,7 @@ absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
                                                 const CrossNetwork::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
   const int64_t width = shape_.width;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
   const Matrix dy = {args.dy, args.dy_stride};
   const Matrix dx = {args.dx, args.dx_stride};
@@ -255,8 +252,59 @@ absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
       product.b = layer.hidden_gradient.data();
       product.ldb = h_stride_;
     }
+    HOTROW_RETURN_IF_ERROR(beside_.Run(
+        ctx.stream, l, [&](CudaStream beside) { return LayerGradient(beside, l, rows, args); }));
     if (to.data == nullptr) break;
     HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrossMatrixHalfCuda::LayerGradient(CudaStream beside, size_t l, int64_t rows,
+                                                const CrossNetwork::BackwardArgs& args) {
+  Layer& layer = layers_[l];
+  const int64_t width = shape_.width;
+  // Of the map with the bias: W, or U.
+  const bool low_rank = shape_.low_rank();
+  const int64_t in = low_rank ? shape_.rank : width;
+  const int64_t stride = low_rank ? h_stride_ : in_stride_;
+  const int64_t offset = low_rank ? layer.u_offset : layer.weight_offset;
+  HOTROW_RETURN_IF_ERROR(
+      gemm_->RunBeside({.transpose_b = true,
+                        .m = in + 1,
+                        .n = width,
+                        .k = rows,
+                        .a = low_rank ? layer.hidden.data() : layer.inputs.data(),
+                        .lda = stride,
+                        .b = layer.crossings.data(),
+                        .ldb = t_stride_,
+                        .c = gradient_.data(),
+                        .ldc = stride}));
+  HOTROW_RETURN_IF_ERROR(
+      UnpackGradientCuda(beside, {.from = {gradient_.data(), stride},
+                                  .in = in,
+                                  .out = width,
+                                  .weights = args.parameter_gradients + offset,
+                                  .biases = args.parameter_gradients + layer.bias_offset,
+                                  .weights_end = layer.bias_offset - offset,
+                                  .biases_end = shape_.stride}));
+  if (!low_rank) return absl::OkStatus();
+  float* const dv = args.parameter_gradients + layer.weight_offset;
+  const int64_t size = shape_.rank * width;
+  HOTROW_RETURN_IF_ERROR(gemm_->RunBeside({.transpose_b = true,
+                                           .m = width,
+                                           .n = shape_.rank,
+                                           .k = rows,
+                                           .a = layer.inputs.data(),
+                                           .lda = in_stride_,
+                                           .b = layer.hidden_gradient.data(),
+                                           .ldb = h_stride_,
+                                           .c = dv,
+                                           .ldc = width}));
+  const int64_t padding = layer.u_offset - layer.weight_offset - size;
+  if (padding > 0) {
+    HOTROW_CUDA_RETURN_IF_ERROR(
+        cudaMemsetAsync(dv + size, 0, static_cast<size_t>(padding) * sizeof(float), beside));
   }
   return absl::OkStatus();
 }
@@ -265,66 +313,20 @@ absl::Status CrossMatrixHalfCuda::BackwardParameters(const ExecContext& ctx,
                                                      const CrossNetwork::ForwardArgs& forward,
                                                      const CrossNetwork::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
-  const int64_t width = shape_.width;
   if (rows == 0) {
     HOTROW_CUDA_RETURN_IF_ERROR(
         cudaMemsetAsync(args.parameter_gradients, 0,
                         static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
   }
   for (size_t l = layers_.size(); l-- > 0;) {
-    Layer& layer = layers_[l];
-    if (rows > 0) {
-      // Of the map with the bias: W, or U.
-      const bool low_rank = shape_.low_rank();
-      const int64_t in = low_rank ? shape_.rank : width;
-      const int64_t stride = low_rank ? h_stride_ : in_stride_;
-      const int64_t offset = low_rank ? layer.u_offset : layer.weight_offset;
-      HOTROW_RETURN_IF_ERROR(
-          Multiply(ctx.stream, {.transpose_b = true,
-                                .m = in + 1,
-                                .n = width,
-                                .k = rows,
-                                .a = low_rank ? layer.hidden.data() : layer.inputs.data(),
-                                .lda = stride,
-                                .b = layer.crossings.data(),
-                                .ldb = t_stride_,
-                                .c = gradient_.data(),
-                                .ldc = stride}));
-      HOTROW_RETURN_IF_ERROR(
-          UnpackGradientCuda(ctx.stream, {.from = {gradient_.data(), stride},
-                                          .in = in,
-                                          .out = width,
-                                          .weights = args.parameter_gradients + offset,
-                                          .biases = args.parameter_gradients + layer.bias_offset,
-                                          .weights_end = layer.bias_offset - offset,
-                                          .biases_end = shape_.stride}));
-      if (low_rank) {
-        float* const dv = args.parameter_gradients + layer.weight_offset;
-        const int64_t size = shape_.rank * width;
-        HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.transpose_b = true,
-                                                     .m = width,
-                                                     .n = shape_.rank,
-                                                     .k = rows,
-                                                     .a = layer.inputs.data(),
-                                                     .lda = in_stride_,
-                                                     .b = layer.hidden_gradient.data(),
-                                                     .ldb = h_stride_,
-                                                     .c = dv,
-                                                     .ldc = width}));
-        const int64_t padding = layer.u_offset - layer.weight_offset - size;
-        if (padding > 0) {
-          HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
-              dv + size, 0, static_cast<size_t>(padding) * sizeof(float), ctx.stream));
-        }
-      }
-    }
-    HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
+    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
 }
 
 int64_t CrossMatrixHalfCuda::bytes() const {
-  int64_t bytes = workspace_.bytes() + outputs_.bytes() + gradient_.bytes();
+  int64_t bytes = outputs_.bytes() + gradient_.bytes();
   for (const Layer& layer : layers_) {
     bytes += layer.inputs.bytes() + layer.weights.bytes() + layer.u.bytes() +
              layer.crossings.bytes() + layer.hidden.bytes() + layer.hidden_gradient.bytes();

@@ -1,11 +1,21 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
 #include <map>
+#include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda_device.h"
+#include "base/cuda_handles.h"
+#include "base/cuda_status.h"
+#include "base/device_memory.h"
 #include "base/status_macros.h"
 #include "ops/cublaslt_impl.cuh"
 #include "ops/gemm_cuda_impl.h"
+#include "ops/gemm_probe_impl.h"
+#include "ops/unfused_products.h"
 
 namespace hotrow::internal {
 namespace {
@@ -34,11 +44,13 @@ std::string ShapeText(const GemmKey& key) {
                       "] and [", key.k, ", ", key.n, "]");
 }
 
-// Descriptors point to nothing, so they may lie where the plan lies; Plan is never moved.
+// Descriptors point to nothing of ours, so they may lie where the plan lies; Plan is never moved
+// while it is in use.
 struct Plan {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
+  bool fused = true;  // what its epilogue says is part of the product
 };
 
 template <typename T>
@@ -55,20 +67,108 @@ cublasStatus_t InitLayout(const CublasLt& lt, cublasLtMatrixLayout_t layout, cud
                                               static_cast<uint64_t>(columns), ld);
 }
 
+bool HasEpilogue(const GemmKey& key) { return key.epilogue != GemmEpilogue::kNone || key.has_bias; }
+GemmKey WithoutEpilogue(GemmKey key) {
+  key.epilogue = GemmEpilogue::kNone;
+  key.has_bias = key.has_mask = false;
+  return key;
+}
+ColumnMajorProduct WithoutEpilogue(ColumnMajorProduct product) {
+  product.epilogue = GemmEpilogue::kNone;
+  product.bias = nullptr;
+  product.mask = nullptr;
+  return product;
+}
+
+cublasLtEpilogue_t EpilogueOf(const GemmKey& key) {
+  switch (key.epilogue) {
+    case GemmEpilogue::kNone:
+      return key.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case GemmEpilogue::kRelu:
+      if (!key.has_mask) {
+        return key.has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+      }
+      return key.has_bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
+    case GemmEpilogue::kReluGrad:
+      break;
+  }
+  return CUBLASLT_EPILOGUE_DRELU;
+}
+std::string EpilogueText(const GemmKey& key) {
+  switch (key.epilogue) {
+    case GemmEpilogue::kNone:
+      return "bias";
+    case GemmEpilogue::kRelu:
+      return absl::StrCat(key.has_bias ? "bias and ReLU" : "ReLU",
+                          key.has_mask ? " with mask" : "");
+    case GemmEpilogue::kReluGrad:
+      break;
+  }
+  return "gradient of ReLU";
+}
+
+// Columns of the products that try a plan: few, since what an epilogue does to a number does not
+// depend on how many there are.
+constexpr int64_t kProbeColumns = 256;
+
 }  // namespace
 
 struct GemmCuda::Impl {
-  ~Impl() {
-    if (handle != nullptr) lt->cublasLtDestroy(handle);
-  }
+  ~Impl();
+  absl::Status Init(GemmPrecision precision);
+
   absl::Status Choose(const GemmKey& key, Plan* plan) const;
+  absl::StatusOr<Plan*> PlanOf(CudaStream on, const GemmKey& key, std::byte* work);
+  // Whether a plan with an epilogue does what it should: "" or the reason why not.
+  absl::StatusOr<std::string> Probe(CudaStream on, const GemmKey& key, const Plan& plan,
+                                    int64_t columns, std::byte* work) const;
+  // What cublasLt says of the launch.
+  cublasStatus_t Launch(CudaStream on, const GemmKey& key, Plan& plan,
+                        const ColumnMajorProduct& product, std::byte* work) const;
+  absl::Status Run(CudaStream on, const ColumnMajorProduct& product, std::byte* work);
+
+  cudaDataType_t ResultType(const GemmKey& key) const {
+    return key.half_result ? factor_type : CUDA_R_32F;
+  }
+  GemmNumbers Numbers(cudaDataType_t type) const {
+    if (type == CUDA_R_32F) return GemmNumbers::kFloat;
+    return type == CUDA_R_16F ? GemmNumbers::kFp16 : GemmNumbers::kBf16;
+  }
 
   const CublasLt* lt = nullptr;
   cublasLtHandle_t handle = nullptr;
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_32F;
   cudaDataType_t factor_type = CUDA_R_32F;
+  CudaStream stream = nullptr;
+  DeviceBuffer<std::byte> workspace, beside_workspace;
+  StreamHandle beside;
+  EventHandle forked;
+
+  std::mutex mutex;  // of what follows, and of the operations of plans, to which pointers are put
   std::map<GemmKey, Plan> plans;
 };
+
+GemmCuda::Impl::~Impl() {
+  if (handle != nullptr) lt->cublasLtDestroy(handle);
+  // The workspaces go back in the order of `stream`.
+  if (beside == nullptr || forked == nullptr) return;
+  if (cudaEventRecord(forked.get(), beside.get()) == cudaSuccess) {
+    cudaStreamWaitEvent(stream, forked.get(), 0);
+  }
+}
+
+absl::Status GemmCuda::Impl::Init(GemmPrecision precision) {
+  HOTROW_RETURN_IF_ERROR(CublasStatus(*lt, lt->cublasLtCreate(&handle), "cublasLtCreate"));
+  if (precision == GemmPrecision::kTf32) compute_type = CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (precision == GemmPrecision::kBf16) factor_type = CUDA_R_16BF;
+  if (precision == GemmPrecision::kFp16) factor_type = CUDA_R_16F;
+  for (DeviceBuffer<std::byte>* const of : {&workspace, &beside_workspace}) {
+    HOTROW_ASSIGN_OR_RETURN(*of, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+  }
+  HOTROW_ASSIGN_OR_RETURN(beside, CreateStream());
+  HOTROW_ASSIGN_OR_RETURN(forked, CreateEvent());
+  return absl::OkStatus();
+}
 
 absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
   const auto check = [&](cublasStatus_t status) {
@@ -86,8 +186,26 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
       check(InitLayout(*lt, &plan->a, factor_type, key.transpose_a, key.m, key.k, key.lda)));
   HOTROW_RETURN_IF_ERROR(
       check(InitLayout(*lt, &plan->b, factor_type, key.transpose_b, key.k, key.n, key.ldb)));
-  HOTROW_RETURN_IF_ERROR(check(InitLayout(*lt, &plan->c, key.half_result ? factor_type : CUDA_R_32F,
-                                          /*transposed=*/false, key.m, key.n, key.ldc)));
+  HOTROW_RETURN_IF_ERROR(check(
+      InitLayout(*lt, &plan->c, ResultType(key), /*transposed=*/false, key.m, key.n, key.ldc)));
+  if (HasEpilogue(key)) {
+    const cublasLtEpilogue_t epilogue = EpilogueOf(key);
+    HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
+        &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue))));
+    // Any address that is aligned like those to come: the heuristics look at it.
+    const void* const like = workspace.data();
+    if (key.has_bias) {
+      HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
+          &plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like, sizeof(like))));
+    }
+    if (key.has_mask) {
+      const int64_t bits = ReluMaskStride(key.m) * 32;
+      HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
+          &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &like, sizeof(like))));
+      HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
+          &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &bits, sizeof(bits))));
+    }
+  }
 
   cublasLtMatmulPreferenceOpaque_t preference;
   HOTROW_RETURN_IF_ERROR(
@@ -122,44 +240,209 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
   return absl::OkStatus();
 }
 
+// Tries a plan on numbers of its own: the same algorithm on fewer columns.
+absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& key,
+                                                  const Plan& plan, int64_t columns,
+                                                  std::byte* work) const {
+  GemmKey few = key;
+  few.n = columns;
+  Plan tried = plan;
+  const auto check = [&](cublasStatus_t status) {
+    return CublasStatus(*lt, status, ShapeText(few));
+  };
+  HOTROW_RETURN_IF_ERROR(
+      check(InitLayout(*lt, &tried.b, factor_type, key.transpose_b, key.k, columns, key.ldb)));
+  HOTROW_RETURN_IF_ERROR(check(
+      InitLayout(*lt, &tried.c, ResultType(key), /*transposed=*/false, key.m, columns, key.ldc)));
+  const GemmKey plain_key = WithoutEpilogue(few);
+  Plan plain;
+  HOTROW_RETURN_IF_ERROR(Choose(plain_key, &plain));
+
+  const GemmNumbers factors = Numbers(factor_type);
+  const GemmNumbers results = Numbers(ResultType(key));
+  const int64_t a_count = key.lda * (key.transpose_a ? key.m : key.k);
+  const int64_t b_count = key.ldb * (key.transpose_b ? key.k : columns);
+  const int64_t c_count = key.ldc * columns;
+  const int64_t mask_words = ReluMaskStride(key.m) * columns;
+  // Of the widest numbers, for all.
+  using Floats = DeviceBuffer<float>;
+  HOTROW_ASSIGN_OR_RETURN(Floats a, Floats::Create(a_count, on));
+  HOTROW_ASSIGN_OR_RETURN(Floats b, Floats::Create(b_count, on));
+  HOTROW_ASSIGN_OR_RETURN(Floats c, Floats::Create(c_count, on));
+  HOTROW_ASSIGN_OR_RETURN(Floats sums, Floats::Create(c_count, on));
+  HOTROW_ASSIGN_OR_RETURN(Floats bias, Floats::Create(key.m, on));
+  HOTROW_ASSIGN_OR_RETURN(auto mask, DeviceBuffer<uint32_t>::Create(mask_words, on));
+  HOTROW_ASSIGN_OR_RETURN(auto other_mask, DeviceBuffer<uint32_t>::Create(mask_words, on));
+  constexpr int kTests = 3;  // whole numbers, NaNs, equal bits
+  HOTROW_ASSIGN_OR_RETURN(auto wrong, DeviceBuffer<uint32_t>::Create(kTests, on));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(wrong.data(), 0, kTests * sizeof(uint32_t), on));
+
+  ColumnMajorProduct product = {.transpose_a = key.transpose_a,
+                                .transpose_b = key.transpose_b,
+                                .m = key.m,
+                                .n = columns,
+                                .k = key.k,
+                                .a = a.data(),
+                                .lda = key.lda,
+                                .b = b.data(),
+                                .ldb = key.ldb,
+                                .c = c.data(),
+                                .ldc = key.ldc,
+                                .half_result = key.half_result,
+                                .epilogue = key.epilogue,
+                                .bias = key.has_bias ? bias.data() : nullptr,
+                                .mask = key.has_mask ? mask.data() : nullptr};
+  const GemmMatrix result = {c.data(), key.ldc, results};
+  const GemmMatrix other = {sums.data(), key.ldc, results};
+  // Where NaNs lie: in one column of op(B), and in the bias of one row.
+  const int64_t nan_k = key.k / 2;
+  const int64_t nan_j = columns / 2;
+  const int64_t nan_b = key.transpose_b ? nan_j + nan_k * key.ldb : nan_k + nan_j * key.ldb;
+  const auto fill = [&](bool whole, bool nans) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(FillProbeCuda(on, {a.data(), a_count, factors, whole, 1}));
+    HOTROW_RETURN_IF_ERROR(
+        FillProbeCuda(on, {b.data(), b_count, factors, whole, 1u << 30, nans ? nan_b : -1}));
+    HOTROW_RETURN_IF_ERROR(FillProbeCuda(
+        on, {bias.data(), key.m, GemmNumbers::kFloat, whole, 2u << 30, nans ? key.m / 2 : -1}));
+    return FillProbeMaskCuda(on, mask.data(), mask_words, 3u << 30);
+  };
+  // What the last product left in the workspace must not matter.
+  constexpr size_t kJunkBytes = 1 << 20;
+  const auto run = [&](int junk) -> absl::StatusOr<bool> {
+    HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(work, junk, kJunkBytes, on));
+    return Launch(on, few, tried, product, work) == CUBLAS_STATUS_SUCCESS;
+  };
+
+  for (const bool nans : {false, true}) {
+    HOTROW_RETURN_IF_ERROR(fill(/*whole=*/true, nans));
+    ColumnMajorProduct of_sums = WithoutEpilogue(product);
+    of_sums.c = sums.data();
+    HOTROW_RETURN_IF_ERROR(check(Launch(on, plain_key, plain, of_sums, work)));
+    HOTROW_ASSIGN_OR_RETURN(const bool runs, run(0xff));
+    if (!runs) return "cublasLt does not run it";
+    HOTROW_RETURN_IF_ERROR(
+        CompareWithSumsCuda(on, product, result, other, wrong.data() + (nans ? 1 : 0)));
+  }
+  HOTROW_RETURN_IF_ERROR(fill(/*whole=*/false, /*nans=*/false));
+  HOTROW_RETURN_IF_ERROR(run(0).status());
+  product.c = sums.data();
+  if (key.epilogue == GemmEpilogue::kRelu && key.has_mask) product.mask = other_mask.data();
+  for (const int junk : {0xff, 0x3f}) {
+    HOTROW_RETURN_IF_ERROR(run(junk).status());
+    HOTROW_RETURN_IF_ERROR(CompareBitsCuda(on, key.m, columns, result, other,
+                                           key.has_mask ? mask.data() : nullptr, product.mask,
+                                           wrong.data() + 2));
+  }
+  uint32_t found[kTests] = {};
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(found, wrong.data(), sizeof(found), cudaMemcpyDeviceToHost, on));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on));
+  constexpr const char* kReasons[kTests] = {"numbers or masks are others",
+                                            "NaNs are treated otherwise",
+                                            "equal products give other bits"};
+  for (int i = 0; i < kTests; ++i) {
+    if (found[i] > 0) return absl::StrCat(kReasons[i], " (", found[i], ")");
+  }
+  return "";
+}
+
+absl::StatusOr<Plan*> GemmCuda::Impl::PlanOf(CudaStream on, const GemmKey& key, std::byte* work) {
+  if (const auto found = plans.find(key); found != plans.end()) return &found->second;
+  Plan plan;
+  const absl::Status chosen = Choose(key, &plan);
+  if (!HasEpilogue(key)) {
+    HOTROW_RETURN_IF_ERROR(chosen);
+  } else {
+    std::string reason(chosen.message());
+    if (chosen.ok()) {
+      const int64_t few = std::min(key.n, kProbeColumns);
+      absl::StatusOr<std::string> probed = Probe(on, key, plan, few, work);
+      if (absl::IsResourceExhausted(probed.status())) probed = "no memory to try it";
+      HOTROW_ASSIGN_OR_RETURN(reason, std::move(probed));
+    }
+    plan.fused = reason.empty();
+    if (!plan.fused) {
+      AddUnfusedProduct(absl::StrCat(ShapeText(key), ", ", EpilogueText(key), ": ", reason));
+    }
+  }
+  if (plans.size() >= kMaxPlans) plans.clear();
+  return &plans.try_emplace(key, plan).first->second;
+}
+
+cublasStatus_t GemmCuda::Impl::Launch(CudaStream on, const GemmKey& key, Plan& plan,
+                                      const ColumnMajorProduct& product, std::byte* work) const {
+  const auto point = [&](cublasLtMatmulDescAttributes_t attribute, const void* to) {
+    return lt->cublasLtMatmulDescSetAttribute(&plan.operation, attribute, &to, sizeof(to));
+  };
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (key.has_bias) status = point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  if (key.has_mask && status == CUBLAS_STATUS_SUCCESS) {
+    status = point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.mask);
+  }
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  constexpr float kOne = 1;
+  const float kept = product.adds ? 1.0f : 0.0f;  // of what C was
+  return lt->cublasLtMatmul(handle, &plan.operation, &kOne, product.a, &plan.a, product.b, &plan.b,
+                            &kept, product.c, &plan.c, product.c, &plan.c, &plan.algorithm, work,
+                            static_cast<size_t>(kGemmWorkspaceBytes), on);
+}
+
+absl::Status GemmCuda::Impl::Run(CudaStream on, const ColumnMajorProduct& product,
+                                 std::byte* work) {
+  const GemmKey key = KeyOf(product);
+  const std::lock_guard<std::mutex> lock(mutex);
+  HOTROW_ASSIGN_OR_RETURN(Plan* const plan, PlanOf(on, key, work));
+  if (plan->fused) {
+    const cublasStatus_t status = Launch(on, key, *plan, product, work);
+    // The text is made for an error only: this runs a dozen times a step.
+    return status == CUBLAS_STATUS_SUCCESS ? absl::OkStatus()
+                                           : CublasStatus(*lt, status, ShapeText(key));
+  }
+  const ColumnMajorProduct sums = WithoutEpilogue(product);
+  const GemmKey sums_key = KeyOf(sums);
+  HOTROW_ASSIGN_OR_RETURN(Plan* const sums_plan, PlanOf(on, sums_key, work));
+  const cublasStatus_t status = Launch(on, sums_key, *sums_plan, sums, work);
+  if (status != CUBLAS_STATUS_SUCCESS) return CublasStatus(*lt, status, ShapeText(key));
+  return FinishProductCuda(on, product, Numbers(ResultType(key)));
+}
+
 GemmCuda::GemmCuda(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GemmCuda::~GemmCuda() = default;
 
-absl::StatusOr<std::unique_ptr<GemmCuda>> GemmCuda::Create(GemmPrecision precision) {
+absl::StatusOr<std::shared_ptr<GemmCuda>> GemmCuda::OfStream(GemmPrecision precision,
+                                                             CudaStream stream) {
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  int device = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  using Key = std::tuple<int, CudaStream, GemmPrecision>;
+  static std::mutex mutex;
+  static auto* const all = new std::map<Key, std::weak_ptr<GemmCuda>>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::erase_if(*all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<GemmCuda>& entry = (*all)[{device, stream, precision}];
+  if (std::shared_ptr<GemmCuda> shared = entry.lock()) return shared;
   auto impl = std::make_unique<Impl>();
+  impl->stream = stream;
   HOTROW_ASSIGN_OR_RETURN(impl->lt, LoadCublasLt());
-  HOTROW_RETURN_IF_ERROR(
-      CublasStatus(*impl->lt, impl->lt->cublasLtCreate(&impl->handle), "cublasLtCreate"));
-  if (precision == GemmPrecision::kTf32) impl->compute_type = CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (precision == GemmPrecision::kBf16) impl->factor_type = CUDA_R_16BF;
-  if (precision == GemmPrecision::kFp16) impl->factor_type = CUDA_R_16F;
-  return std::unique_ptr<GemmCuda>(new GemmCuda(std::move(impl)));
+  HOTROW_RETURN_IF_ERROR(impl->Init(precision));
+  std::shared_ptr<GemmCuda> made(new GemmCuda(std::move(impl)));
+  entry = made;
+  return made;
 }
 
-absl::Status GemmCuda::Run(CudaStream stream, const ColumnMajorProduct& product,
-                           std::byte* workspace) {
-  const GemmKey key = KeyOf(product);
-  auto found = impl_->plans.find(key);
-  if (found == impl_->plans.end()) {
-    if (impl_->plans.size() >= kMaxPlans) impl_->plans.clear();
-    found = impl_->plans.try_emplace(key).first;
-    const absl::Status chosen = impl_->Choose(key, &found->second);
-    if (!chosen.ok()) {
-      impl_->plans.erase(found);
-      return chosen;
-    }
-  }
-  Plan& plan = found->second;
-  constexpr float kOne = 1;
-  const float kept = product.adds ? 1.0f : 0.0f;  // of what C was
-  const cublasStatus_t status = impl_->lt->cublasLtMatmul(
-      impl_->handle, &plan.operation, &kOne, product.a, &plan.a, product.b, &plan.b, &kept,
-      product.c, &plan.c, product.c, &plan.c, &plan.algorithm, workspace,
-      static_cast<size_t>(kGemmWorkspaceBytes), stream);
-  // The text is made for an error only: this runs a dozen times a step.
-  return status == CUBLAS_STATUS_SUCCESS ? absl::OkStatus()
-                                         : CublasStatus(*impl_->lt, status, ShapeText(key));
+absl::Status GemmCuda::Run(CudaStream stream, const ColumnMajorProduct& product) {
+  return impl_->Run(stream, product, impl_->workspace.data());
+}
+
+absl::StatusOr<CudaStream> GemmCuda::Fork(CudaStream stream) {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(impl_->forked.get(), stream));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(impl_->beside.get(), impl_->forked.get(), 0));
+  return impl_->beside.get();
+}
+
+absl::Status GemmCuda::RunBeside(const ColumnMajorProduct& product) {
+  return impl_->Run(impl_->beside.get(), product, impl_->beside_workspace.data());
 }
 
 }  // namespace hotrow::internal

@@ -10,10 +10,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
+#include "base/math.h"
 #include "ops/gemm_impl.h"
 
 // Matrix products on a GPU by cublasLt, and the products of a linear map in its terms.
 namespace hotrow::internal {
+
+// What becomes of a sum before it is written.
+enum class GemmEpilogue : uint8_t {
+  kNone,
+  kRelu,      // C = relu(sum); a NaN stays one. Bit of the mask: whether C > 0, or a NaN
+  kReluGrad,  // C = sum where the mask has its bit, else 0
+};
+
+// Masks of ReLU are matrices of bits, column-major as C is, the first row in the lowest bit of a
+// word. Words from one column to the next, which cublasLt wants to be 16 bytes:
+constexpr int64_t ReluMaskStride(int64_t m) { return CeilDiv(m, 128) * 4; }
 
 // C = op(A) op(B) with all three column-major, as cublasLt counts: C is [m, n], op(A) [m, k], op(B)
 // [k, n]; ld* are the numbers from one column to the next. A row-major matrix is its own transpose
@@ -33,7 +45,12 @@ struct ColumnMajorProduct {
   void* c = nullptr;
   int64_t ldc = 0;
   bool half_result = false;  // kBf16, kFp16
-  bool adds = false;         // C += op(A) op(B), of floats
+  bool adds = false;         // C += op(A) op(B), of floats, without what follows
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  const float* bias = nullptr;  // [m], added to each column; where C is floats
+  // [n, ReluMaskStride(m)], 16-byte aligned: kRelu writes it, unless it is null; kReluGrad reads
+  // it.
+  uint32_t* mask = nullptr;
 };
 
 // y = x W^T: x [rows, in], W [out, in] without gaps, y [rows, out], all row-major.
@@ -88,6 +105,10 @@ inline ColumnMajorProduct Added(ColumnMajorProduct product) {
   return product;
 }
 
+// Enough for the products of a network of layers of a thousand units to be cut along k: a partial
+// result of 1024 x 1024 floats is 4 MiB.
+inline constexpr int64_t kGemmWorkspaceBytes = int64_t{16} << 20;
+
 // What the choice of an algorithm depends on, and nothing else: products with equal keys share one.
 struct GemmKey {
   bool transpose_a, transpose_b;
@@ -95,6 +116,8 @@ struct GemmKey {
   int64_t lda, ldb, ldc;
   uint32_t align_a, align_b, align_c;  // bytes that divide the addresses
   bool half_result;
+  GemmEpilogue epilogue;
+  bool has_bias, has_mask;
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
@@ -118,12 +141,11 @@ inline GemmKey KeyOf(const ColumnMajorProduct& p) {
           .align_a = AddressAlignment(p.a),
           .align_b = AddressAlignment(p.b),
           .align_c = AddressAlignment(p.c),
-          .half_result = p.half_result};
+          .half_result = p.half_result,
+          .epilogue = p.epilogue,
+          .has_bias = p.bias != nullptr,
+          .has_mask = p.mask != nullptr};
 }
-
-// Enough for the products of a network of layers of a thousand units to be cut along k: a partial
-// result of 1024 x 1024 floats is 4 MiB.
-inline constexpr int64_t kGemmWorkspaceBytes = int64_t{16} << 20;
 
 enum class GemmPrecision {
   kFp32,
@@ -132,21 +154,38 @@ enum class GemmPrecision {
   kFp16,  // factors are fp16, sums are fp32
 };
 
-// A handle of cublasLt and the algorithms that it chose, of the device that was current at Create.
-// The first product with a key asks for an algorithm on the host, and loads its kernels; those that
-// follow allocate nothing, wait for nothing and can be captured in a CUDA graph. Products that are
-// cut along k are summed in a fixed order, so equal products give equal bits.
+// The products of all networks that work on one stream: a handle of cublasLt, the algorithms that
+// it chose, two workspaces and a second stream. It works on the device that was current when it was
+// made.
 //
-// One call at a time. Errors: FailedPrecondition (no usable GPU), ResourceExhausted (no memory),
-// Internal (what cublasLt says, with the shape).
+// Bias, ReLU and its gradient are part of the product where cublasLt has a kernel for that, which
+// is tried once before it is believed (ops/gemm_probe_impl.h): a NaN must stay one, masks must be
+// what we say they are, and equal products must give equal bits. Otherwise a kernel of ours follows
+// the product, with the same meaning (ops/unfused_products.h).
+//
+// The first product with a key asks for an algorithm on the host, loads its kernels, and waits for
+// the GPU if it has to be tried. Those that follow allocate nothing, wait for nothing and can be
+// captured in a CUDA graph. Products that are cut along k are summed in a fixed order, so equal
+// products give equal bits, whatever runs beside them.
+//
+// Threads: any. Errors: FailedPrecondition (no usable GPU), ResourceExhausted (no memory), Internal
+// (what cublasLt says, with the shape).
 class GemmCuda {
  public:
-  static absl::StatusOr<std::unique_ptr<GemmCuda>> Create(GemmPrecision precision);
+  // That of `stream`, which must outlive it: one for all that ask while one of them keeps it.
+  static absl::StatusOr<std::shared_ptr<GemmCuda>> OfStream(GemmPrecision precision,
+                                                            CudaStream stream);
   ~GemmCuda();
 
-  // All pointers are device memory. workspace: kGemmWorkspaceBytes of the caller's, 256-byte
-  // aligned, used until the stream has passed the product. Every dimension is > 0.
-  absl::Status Run(CudaStream stream, const ColumnMajorProduct& product, std::byte* workspace);
+  // All pointers are device memory; every dimension is > 0. `stream` is that of OfStream, or one
+  // that is captured in order to run there.
+  absl::Status Run(CudaStream stream, const ColumnMajorProduct& product);
+
+  // The second stream, behind all that `stream` has now: what is enqueued there runs beside what
+  // `stream` gets later. RunBeside runs a product there. BesideWork (ops/beside_work_impl.cuh) is
+  // how networks use both.
+  absl::StatusOr<CudaStream> Fork(CudaStream stream);
+  absl::Status RunBeside(const ColumnMajorProduct& product);
 
  private:
   struct Impl;

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_HALF_PAIRS_IMPL_CUH_
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "base/device_memory.h"
@@ -78,8 +79,14 @@ struct PackRowsArgs {
   const float* behind = nullptr;
   Pairs to;
 };
-// Rounds rows to the nearest.
-absl::Status PackRowsCuda(CudaStream stream, const PackRowsArgs& args);
+// Rounds rows to the nearest, of several matrices in one launch.
+absl::Status PackRowsCuda(CudaStream stream, std::span<const PackRowsArgs> matrices);
+inline absl::Status PackRowsCuda(CudaStream stream, const PackRowsArgs& args) {
+  return PackRowsCuda(stream, std::span<const PackRowsArgs>(&args, 1));
+}
+
+// Ones in a column, zeros elsewhere: what products leave as it is behind the columns they write.
+absl::Status OnesPairsCuda(CudaStream stream, int64_t rows, int64_t column, const Pairs& to);
 
 // A gradient of weights with those of the biases behind the columns, to where parameters lie:
 // from [out, in + 1] -> weights [out, in], biases [out], and zeros behind each.

@@ -6,42 +6,25 @@
 #include "base/device_memory.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/beside_work_impl.cuh"
 #include "ops/column_sums_impl.h"
 #include "ops/dropout_impl.h"
 #include "ops/gemm_cuda_impl.h"
+#include "ops/gemm_probe_impl.h"
 #include "ops/launch_impl.cuh"
 #include "ops/mlp_impl.h"
 
-// Each layer is a product by cublasLt and a kernel for all that goes number by number. Bias and
-// ReLU could ride in cublasLt's epilogues, but nothing there promises that a NaN stays one, by
-// which a trainer knows that a model has gone astray.
+// Each layer is a product that adds the bias and does ReLU, whose mask of bits the products of the
+// backward pass read. The gradient of the bias is a sum of its own: nothing says in which order
+// cublasLt would add.
 namespace hotrow::internal {
 namespace {
 
 constexpr char kName[] = "Mlp";
 
-// y[r] += bias, then ReLU, then a copy where the caller may change y. A warp a row.
-template <bool kRelu>
-__global__ void AddBiasKernel(Matrix y, int64_t rows, int64_t columns,
-                              const float* __restrict__ bias, Matrix copy) {
-  for (int64_t r = GridGroup(); r < rows; r += GridGroups()) {
-    float* const row = y.row(r);
-    GroupMove<kWarpThreads>(
-        GroupLane(), columns,
-        [=](int64_t i) { return kRelu ? Relu(row[i] + bias[i]) : row[i] + bias[i]; },
-        [=](int64_t i, float z) {
-          row[i] = z;
-          if (copy.data != nullptr) copy.row(r)[i] = z;
-        });
-  }
-}
-
-// Sets dy to zero where ReLU's output y was zero (if kRelu), and sums the columns of each chunk of
-// kSumChunkRows rows, row after row: sums [chunks, columns]. A block takes kSumChunkColumns columns
-// of a chunk, a thread one of them.
-template <bool kRelu>
-__global__ void MaskAndSumKernel(ConstMatrix y, Matrix dy, int64_t rows, int64_t columns,
-                                 Matrix sums) {
+// Sums the columns of each chunk of kSumChunkRows rows, row after row: sums [chunks, columns]. A
+// block takes kSumChunkColumns columns of a chunk, a thread one of them.
+__global__ void SumRowsKernel(ConstMatrix dy, int64_t rows, int64_t columns, Matrix sums) {
   const int64_t tiles = CeilDiv(columns, kSumChunkColumns);
   const int64_t blocks = CeilDiv(rows, kSumChunkRows) * tiles;
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
@@ -49,31 +32,10 @@ __global__ void MaskAndSumKernel(ConstMatrix y, Matrix dy, int64_t rows, int64_t
     const int64_t i = block % tiles * kSumChunkColumns + threadIdx.x;
     if (i >= columns) continue;
     const int64_t begin = chunk * kSumChunkRows;
-    const int64_t end = min(begin + kSumChunkRows, rows);
+    const auto n = static_cast<int>(min(kSumChunkRows, rows - begin));
     float sum = 0;
-    // Several rows are read before the first is written, for the compiler cannot know that they are
-    // others.
-    constexpr int kInFlight = 8;
-    for (int64_t r = begin; r < end; r += kInFlight) {
-      const int n = static_cast<int>(min(end - r, int64_t{kInFlight}));
-      float g[kInFlight];
-      float output[kInFlight];
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (k >= n) continue;
-        g[k] = dy.row(r + k)[i];
-        if (kRelu) output[k] = y.row(r + k)[i];
-      }
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (k >= n) continue;
-        if (kRelu) {
-          g[k] = ReluGrad(output[k], g[k]);
-          dy.row(r + k)[i] = g[k];
-        }
-        sum += g[k];
-      }
-    }
+    ThreadMove(
+        n, [=](int r) { return dy.row(begin + r)[i]; }, [&sum](int, float g) { sum += g; });
     sums.row(chunk)[i] = sum;
   }
 }
@@ -92,7 +54,8 @@ class MlpCuda : public MlpEngine {
 
  private:
   struct Layer : MlpLayer {
-    DeviceBuffer<float> outputs;    // y_l [B, out]; the last layer keeps it only if it has ReLU
+    DeviceBuffer<float> outputs;    // y_l [B, out] of hidden layers
+    DeviceBuffer<uint32_t> mask;    // of ReLU: ColumnMajorProduct::mask
     DeviceBuffer<float> gradients;  // d(loss)/d(y_l), then of z_l; the last layer uses the caller's
     DeviceBuffer<float> bias_sums;  // column sums of the gradients of z_l, one row for each chunk
   };
@@ -108,30 +71,32 @@ class MlpCuda : public MlpEngine {
     return layer.last ? Matrix{args.dy, args.dy_stride}
                       : Matrix{layer.gradients.data(), layer.out_stride};
   }
-  absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
-    return gemm_->Run(stream, product, workspace_.data());
-  }
+  absl::Status LayerGradient(CudaStream beside, size_t l, const Mlp::ForwardArgs& forward,
+                             const Mlp::BackwardArgs& args);
 
   const MlpShape shape_;
   std::vector<Layer> layers_;
-  std::unique_ptr<GemmCuda> gemm_;
-  DeviceBuffer<std::byte> workspace_;  // of gemm_
+  std::shared_ptr<GemmCuda> gemm_;
+  BesideWork beside_;  // gradients of weights and biases, a part each layer
 };
 
 absl::Status MlpCuda::Init(DensePrecision precision, CudaStream stream) {
+  const bool is_tf32 = precision == DensePrecision::kTf32;
   HOTROW_ASSIGN_OR_RETURN(
-      gemm_, GemmCuda::Create(precision == DensePrecision::kTf32 ? GemmPrecision::kTf32
-                                                                 : GemmPrecision::kFp32));
-  HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+      gemm_, GemmCuda::OfStream(is_tf32 ? GemmPrecision::kTf32 : GemmPrecision::kFp32, stream));
+  HOTROW_RETURN_IF_ERROR(beside_.Init(gemm_, shape_.layers.size(), stream));
   layers_.resize(shape_.layers.size());
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     static_cast<MlpLayer&>(layer) = shape_.layers[l];
     const int64_t activations = shape_.max_batch_size * layer.out_stride;
     if (layer.relu) {
-      HOTROW_ASSIGN_OR_RETURN(layer.outputs, DeviceBuffer<float>::Create(activations, stream));
+      HOTROW_ASSIGN_OR_RETURN(layer.mask,
+                              DeviceBuffer<uint32_t>::Create(
+                                  shape_.max_batch_size * ReluMaskStride(layer.out), stream));
     }
     if (!layer.last) {
+      HOTROW_ASSIGN_OR_RETURN(layer.outputs, DeviceBuffer<float>::Create(activations, stream));
       HOTROW_ASSIGN_OR_RETURN(layer.gradients, DeviceBuffer<float>::Create(activations, stream));
     }
     HOTROW_ASSIGN_OR_RETURN(layer.bias_sums,
@@ -142,21 +107,19 @@ absl::Status MlpCuda::Init(DensePrecision precision, CudaStream stream) {
 }
 
 absl::Status MlpCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (args.batch_size == 0) return absl::OkStatus();
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     const Matrix y = OutputOf(layer, args);
-    HOTROW_RETURN_IF_ERROR(
-        Multiply(ctx.stream, LinearForward(args.batch_size, layer.in, layer.out, Input(l, args),
-                                           args.parameters + layer.weight_offset, y)));
-    // The caller may change y before Backward, which needs to know where it was zero.
-    const bool copies = args.training && layer.last && layer.relu;
-    const Matrix copy = copies ? Kept(layer) : Matrix{};
-    const auto kernel = layer.relu ? AddBiasKernel<true> : AddBiasKernel<false>;
-    kernel<<<GridBlocks(args.batch_size, kThreadsPerBlock / kWarpThreads), kThreadsPerBlock, 0,
-             ctx.stream>>>(y, args.batch_size, layer.out, args.parameters + layer.bias_offset,
-                           copy);
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    ColumnMajorProduct product = LinearForward(args.batch_size, layer.in, layer.out, Input(l, args),
+                                               args.parameters + layer.weight_offset, y);
+    product.bias = args.parameters + layer.bias_offset;
+    if (layer.relu) {
+      product.epilogue = GemmEpilogue::kRelu;
+      product.mask = args.training ? layer.mask.data() : nullptr;
+    }
+    HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
     if (args.training && layer.dropout > 0) {
       HOTROW_RETURN_IF_ERROR(DropoutCuda(ctx.stream, MlpDropout(shape_, layer, args, y)));
     }
@@ -167,25 +130,62 @@ absl::Status MlpCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& ar
 absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
                                     const Mlp::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
+  if (Layer& last = layers_.back(); last.relu) {
+    const ColumnMajorProduct cut = {.m = last.out,
+                                    .n = rows,
+                                    .c = args.dy,
+                                    .ldc = args.dy_stride,
+                                    .epilogue = GemmEpilogue::kReluGrad,
+                                    .mask = last.mask.data()};
+    HOTROW_RETURN_IF_ERROR(FinishProductCuda(ctx.stream, cut, GemmNumbers::kFloat));
+  }
   for (size_t l = layers_.size(); l-- > 0;) {
     Layer& layer = layers_[l];
-    const Matrix dy = GradientOf(layer, args);
-    if (layer.dropout > 0) {
-      HOTROW_RETURN_IF_ERROR(DropoutCuda(ctx.stream, MlpDropout(shape_, layer, forward, dy)));
-    }
-    const int64_t blocks = CeilDiv(rows, kSumChunkRows) * CeilDiv(layer.out, kSumChunkColumns);
-    const auto kernel = layer.relu ? MaskAndSumKernel<true> : MaskAndSumKernel<false>;
-    kernel<<<GridBlocks(blocks, 1), kSumChunkColumns, 0, ctx.stream>>>(
-        Kept(layer), dy, rows, layer.out, Matrix{layer.bias_sums.data(), layer.out_stride});
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    HOTROW_RETURN_IF_ERROR(beside_.Run(
+        ctx.stream, l, [&](CudaStream beside) { return LayerGradient(beside, l, forward, args); }));
     if (l == 0 && args.dx == nullptr) break;
     const Matrix dx = l == 0 ? Matrix{args.dx, args.dx_stride} : GradientOf(layers_[l - 1], args);
-    HOTROW_RETURN_IF_ERROR(
-        Multiply(ctx.stream, LinearInputGradient(rows, layer.in, layer.out, dy,
-                                                 args.parameters + layer.weight_offset, dx)));
+    ColumnMajorProduct product =
+        LinearInputGradient(rows, layer.in, layer.out, GradientOf(layer, args),
+                            args.parameters + layer.weight_offset, dx);
+    if (l == 0) {
+      HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
+      break;
+    }
+    Layer& below = layers_[l - 1];
+    product.epilogue = GemmEpilogue::kReluGrad;
+    product.mask = below.mask.data();
+    HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
+    // Cut by ReLU and then dropped, or the other way round: it is the same.
+    if (below.dropout > 0) {
+      HOTROW_RETURN_IF_ERROR(DropoutCuda(ctx.stream, MlpDropout(shape_, below, forward, dx)));
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status MlpCuda::LayerGradient(CudaStream beside, size_t l, const Mlp::ForwardArgs& forward,
+                                    const Mlp::BackwardArgs& args) {
+  const int64_t rows = forward.batch_size;
+  Layer& layer = layers_[l];
+  const Matrix dy = GradientOf(layer, args);
+  const Matrix sums = {layer.bias_sums.data(), layer.out_stride};
+  float* const weight_gradient = args.parameter_gradients + layer.weight_offset;
+  HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
+      LinearWeightGradient(rows, layer.in, layer.out, dy, Input(l, forward), weight_gradient)));
+  const int64_t blocks = CeilDiv(rows, kSumChunkRows) * CeilDiv(layer.out, kSumChunkColumns);
+  SumRowsKernel<<<GridBlocks(blocks, 1), kSumChunkColumns, 0, beside>>>(dy, rows, layer.out, sums);
+  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  const int64_t weights = layer.in * layer.out;
+  return SumChunksCuda(beside, {.sums = sums,
+                                .chunks = CeilDiv(rows, kSumChunkRows),
+                                .columns = layer.out,
+                                .padded_columns = layer.out_stride,
+                                .result = args.parameter_gradients + layer.bias_offset,
+                                .zeros = weight_gradient + weights,
+                                .num_zeros = layer.bias_offset - layer.weight_offset - weights});
 }
 
 absl::Status MlpCuda::BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
@@ -197,31 +197,17 @@ absl::Status MlpCuda::BackwardParameters(const ExecContext& ctx, const Mlp::Forw
                         static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
   }
   for (size_t l = layers_.size(); l-- > 0;) {
-    Layer& layer = layers_[l];
-    if (rows > 0) {
-      float* const weight_gradient = args.parameter_gradients + layer.weight_offset;
-      HOTROW_RETURN_IF_ERROR(Multiply(
-          ctx.stream, LinearWeightGradient(rows, layer.in, layer.out, GradientOf(layer, args),
-                                           Input(l, forward), weight_gradient)));
-      const int64_t weights = layer.in * layer.out;
-      HOTROW_RETURN_IF_ERROR(SumChunksCuda(
-          ctx.stream, {.sums = Matrix{layer.bias_sums.data(), layer.out_stride},
-                       .chunks = CeilDiv(rows, kSumChunkRows),
-                       .columns = layer.out,
-                       .padded_columns = layer.out_stride,
-                       .result = args.parameter_gradients + layer.bias_offset,
-                       .zeros = weight_gradient + weights,
-                       .num_zeros = layer.bias_offset - layer.weight_offset - weights}));
-    }
-    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
+    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
 }
 
 int64_t MlpCuda::bytes() const {
-  int64_t bytes = workspace_.bytes();
+  int64_t bytes = 0;
   for (const Layer& layer : layers_) {
-    bytes += layer.outputs.bytes() + layer.gradients.bytes() + layer.bias_sums.bytes();
+    bytes += layer.outputs.bytes() + layer.mask.bytes() + layer.gradients.bytes() +
+             layer.bias_sums.bytes();
   }
   return bytes;
 }

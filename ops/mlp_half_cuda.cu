@@ -8,31 +8,19 @@
 #include "base/device_memory.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/beside_work_impl.cuh"
 #include "ops/dropout_impl.h"
 #include "ops/gemm_cuda_impl.h"
 #include "ops/half_pairs_impl.cuh"
 #include "ops/launch_impl.cuh"
 #include "ops/mlp_impl.h"
 
-// Layers in bf16 or fp16 with sums in fp32, on matrices as half_pairs_impl.cuh has them.
-//
-// ReLU stands in kernels of its own: nothing in cublasLt's epilogues promises that a NaN stays one,
-// by which a trainer knows that a model has gone astray.
+// Layers in bf16 or fp16 with sums in fp32, on matrices as half_pairs_impl.cuh has them. Products
+// add biases and do ReLU and its gradient, which go from one to the other as a mask of bits.
 namespace hotrow::internal {
 namespace {
 
 constexpr char kName[] = "Mlp";
-// ReLU of a hidden layer's outputs, which makes them the input of the next one: the column of ones
-// and zeros behind them.
-__global__ void ReluPairsKernel(int64_t rows, int64_t columns, Pairs y) {
-  ForEachWord(rows, y.stride, [=](int64_t r, int64_t w) {
-    const float2 z = y.Unpack(y.row(r)[w]);
-    const auto at = [=](int64_t c, float x) {
-      return c < columns ? Relu(x) : c == columns ? 1.0f : 0.0f;
-    };
-    y.row(r)[w] = y.Pack(at(2 * w, z.x), at(2 * w + 1, z.y));
-  });
-}
 
 // ReLU of the last layer's outputs. Where the caller may change them before Backward, `kept` says
 // where they were zero.
@@ -50,6 +38,18 @@ __global__ void ReluOutputKernel(Matrix y, int64_t rows, int64_t columns, Pairs 
   });
 }
 
+// The gradient behind ReLU, rounded, from that before it.
+__global__ void PackReluGradKernel(ConstMatrix dy, Pairs y, int64_t rows, int64_t columns,
+                                   Pairs gradient) {
+  ForEachWord(rows, gradient.stride, [=](int64_t r, int64_t w) {
+    const float2 output = y.Unpack(y.row(r)[w]);
+    const auto at = [=](int64_t c, float out) {
+      return c < columns ? ReluGrad(out, dy.row(r)[c]) : 0.0f;
+    };
+    gradient.row(r)[w] = gradient.Pack(at(2 * w, output.x), at(2 * w + 1, output.y));
+  });
+}
+
 // The definition in ops/dropout.h, on numbers of 16 bits: args.data and its stride are not read. A
 // thread a group.
 __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs data) {
@@ -63,18 +63,6 @@ __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs d
       *number = static_cast<uint16_t>(data.Pack(kept ? x / kept_share : 0.0f, 0.0f));
     });
   }
-}
-
-// The gradient behind ReLU and dropout from that before them. What was dropped is zero in y, as is
-// what ReLU cut. kept_share: 1 without dropout.
-__global__ void MaskPairsKernel(Pairs y, int64_t rows, int64_t columns, float kept_share,
-                                Pairs gradient) {
-  ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
-    const float2 output = y.Unpack(y.row(r)[w]);
-    const float2 g = gradient.Unpack(gradient.row(r)[w]);
-    gradient.row(r)[w] =
-        gradient.Pack(ReluGrad(output.x, g.x / kept_share), ReluGrad(output.y, g.y / kept_share));
-  });
 }
 
 class MlpHalfCuda : public MlpEngine {
@@ -96,12 +84,13 @@ class MlpHalfCuda : public MlpEngine {
     DeviceBuffer<uint32_t> inputs;     // x_l [B, in_stride]
     DeviceBuffer<uint32_t> weights;    // W and b [out, in_stride]
     DeviceBuffer<uint32_t> gradients;  // of z_l [B, grad_stride]
+    DeviceBuffer<uint32_t> mask;       // of ReLU, hidden layers: ColumnMajorProduct::mask
     DeviceBuffer<uint32_t> kept;       // ReLU's output of the last layer [B, grad_stride]
   };
 
-  absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
-    return gemm_->Run(stream, product, workspace_.data());
-  }
+  absl::Status Drop(CudaStream stream, const Layer& layer, const Mlp::ForwardArgs& forward,
+                    const Pairs& data) const;
+  absl::Status WeightGradient(CudaStream beside, Layer& layer, int64_t rows, float* gradients);
 
   Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) const {
     return internal::PairsOf(buffer, stride, format_);
@@ -110,14 +99,15 @@ class MlpHalfCuda : public MlpEngine {
   const MlpShape shape_;
   const HalfFormat format_;
   std::vector<Layer> layers_;
-  std::unique_ptr<GemmCuda> gemm_;
-  DeviceBuffer<std::byte> workspace_;       // of gemm_
-  DeviceBuffer<float> parameter_gradient_;  // of one layer, [out, in_stride]
+  std::shared_ptr<GemmCuda> gemm_;
+  std::vector<PackRowsArgs> packs_;         // of the weights, room for the call
+  DeviceBuffer<float> parameter_gradient_;  // of one layer, [out, in_stride]; of beside_
+  BesideWork beside_;                       // gradients of weights, a part each layer
 };
 
 absl::Status MlpHalfCuda::Init(CudaStream stream) {
-  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecisionOf(format_)));
-  HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::OfStream(GemmPrecisionOf(format_), stream));
+  HOTROW_RETURN_IF_ERROR(beside_.Init(gemm_, shape_.layers.size(), stream));
   layers_.resize(shape_.layers.size());
   int64_t largest = 0;
   for (size_t l = 0; l < layers_.size(); ++l) {
@@ -132,7 +122,13 @@ absl::Status MlpHalfCuda::Init(CudaStream stream) {
     HOTROW_ASSIGN_OR_RETURN(layer.inputs, rows(shape_.max_batch_size, layer.in_stride));
     HOTROW_ASSIGN_OR_RETURN(layer.weights, rows(layer.out, layer.in_stride));
     HOTROW_ASSIGN_OR_RETURN(layer.gradients, rows(shape_.max_batch_size, layer.grad_stride));
-    if (layer.last && layer.relu) {
+    HOTROW_RETURN_IF_ERROR(OnesPairsCuda(stream, shape_.max_batch_size, layer.in,
+                                         PairsOf(layer.inputs, layer.in_stride)));
+    if (!layer.last) {
+      HOTROW_ASSIGN_OR_RETURN(layer.mask,
+                              DeviceBuffer<uint32_t>::Create(
+                                  shape_.max_batch_size * ReluMaskStride(layer.out), stream));
+    } else if (layer.relu) {
       HOTROW_ASSIGN_OR_RETURN(layer.kept, rows(shape_.max_batch_size, layer.grad_stride));
     }
   }
@@ -140,22 +136,33 @@ absl::Status MlpHalfCuda::Init(CudaStream stream) {
   return absl::OkStatus();
 }
 
+absl::Status MlpHalfCuda::Drop(CudaStream stream, const Layer& layer,
+                               const Mlp::ForwardArgs& forward, const Pairs& data) const {
+  const DropoutArgs dropout = MlpDropout(shape_, layer, forward, {});
+  const int64_t groups = DropoutEndGroup(dropout) - DropoutFirstGroup(dropout);
+  DropoutPairsKernel<<<GridBlocks(groups, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+      dropout, DropoutThreshold(dropout.rate), data);
+  return LastLaunch(kName);
+}
+
 absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
   const int64_t rows = args.batch_size;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
+  packs_.clear();
   for (Layer& layer : layers_) {
-    HOTROW_RETURN_IF_ERROR(
-        PackRowsCuda(ctx.stream, {.from = {args.parameters + layer.weight_offset, layer.in},
-                                  .rows = layer.out,
-                                  .columns = layer.in,
-                                  .behind = args.parameters + layer.bias_offset,
-                                  .to = PairsOf(layer.weights, layer.in_stride)}));
+    packs_.push_back({.from = {args.parameters + layer.weight_offset, layer.in},
+                      .rows = layer.out,
+                      .columns = layer.in,
+                      .behind = args.parameters + layer.bias_offset,
+                      .to = PairsOf(layer.weights, layer.in_stride)});
   }
   Layer& first = layers_.front();
-  HOTROW_RETURN_IF_ERROR(PackRowsCuda(ctx.stream, {.from = {args.x, args.x_stride},
-                                                   .rows = rows,
-                                                   .columns = first.in,
-                                                   .to = PairsOf(first.inputs, first.in_stride)}));
+  packs_.push_back({.from = {args.x, args.x_stride},
+                    .rows = rows,
+                    .columns = first.in,
+                    .to = PairsOf(first.inputs, first.in_stride)});
+  HOTROW_RETURN_IF_ERROR(PackRowsCuda(ctx.stream, packs_));
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     ColumnMajorProduct product = {.transpose_a = true,
@@ -169,7 +176,7 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
                                   .c = args.y,
                                   .ldc = args.y_stride};
     if (layer.last) {
-      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+      HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
       if (!layer.relu) break;
       const Pairs kept = args.training ? PairsOf(layer.kept, layer.grad_stride) : Pairs{};
       ReluOutputKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
@@ -181,16 +188,11 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
     product.c = next.inputs.data();
     product.ldc = next.in_stride;
     product.half_result = true;
-    HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
-    const Pairs y = PairsOf(next.inputs, next.in_stride);
-    ReluPairsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(rows, layer.out, y);
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    product.epilogue = GemmEpilogue::kRelu;
+    product.mask = args.training ? layer.mask.data() : nullptr;
+    HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
     if (!args.training || layer.dropout == 0) continue;
-    const DropoutArgs dropout = MlpDropout(shape_, layer, args, {});
-    const int64_t groups = DropoutEndGroup(dropout) - DropoutFirstGroup(dropout);
-    DropoutPairsKernel<<<GridBlocks(groups, kThreadsPerBlock), kThreadsPerBlock, 0, ctx.stream>>>(
-        dropout, DropoutThreshold(dropout.rate), y);
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    HOTROW_RETURN_IF_ERROR(Drop(ctx.stream, layer, args, PairsOf(next.inputs, next.in_stride)));
   }
   return absl::OkStatus();
 }
@@ -198,22 +200,25 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
 absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
                                         const Mlp::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
+  HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
   Layer& last = layers_.back();
-  HOTROW_RETURN_IF_ERROR(
-      PackRowsCuda(ctx.stream, {.from = {args.dy, args.dy_stride},
-                                .rows = rows,
-                                .columns = last.out,
-                                .to = PairsOf(last.gradients, last.grad_stride)}));
+  const Pairs last_gradient = PairsOf(last.gradients, last.grad_stride);
+  if (last.relu) {
+    PackReluGradKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+        ConstMatrix(args.dy, args.dy_stride), PairsOf(last.kept, last.grad_stride), rows, last.out,
+        last_gradient);
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  } else {
+    const PackRowsArgs pack = {
+        .from = {args.dy, args.dy_stride}, .rows = rows, .columns = last.out, .to = last_gradient};
+    HOTROW_RETURN_IF_ERROR(PackRowsCuda(ctx.stream, pack));
+  }
   for (size_t l = layers_.size(); l-- > 0;) {
     Layer& layer = layers_[l];
-    if (layer.relu) {
-      const Pairs y = layer.last ? PairsOf(layer.kept, layer.grad_stride)
-                                 : PairsOf(layers_[l + 1].inputs, layers_[l + 1].in_stride);
-      MaskPairsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
-          y, rows, layer.out, 1.0f - layer.dropout, PairsOf(layer.gradients, layer.grad_stride));
-      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
-    }
+    HOTROW_RETURN_IF_ERROR(beside_.Run(ctx.stream, l, [&](CudaStream beside) {
+      return WeightGradient(beside, layer, rows, args.parameter_gradients);
+    }));
     if (l == 0 && args.dx == nullptr) break;
     ColumnMajorProduct product = {.m = layer.in,
                                   .n = rows,
@@ -224,14 +229,44 @@ absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::Forwa
                                   .ldb = layer.grad_stride,
                                   .c = args.dx,
                                   .ldc = args.dx_stride};
-    if (l > 0) {
-      product.c = layers_[l - 1].gradients.data();
-      product.ldc = layers_[l - 1].grad_stride;
-      product.half_result = true;
+    if (l == 0) {
+      HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
+      break;
     }
-    HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+    Layer& below = layers_[l - 1];
+    product.c = below.gradients.data();
+    product.ldc = below.grad_stride;
+    product.half_result = true;
+    product.epilogue = GemmEpilogue::kReluGrad;
+    product.mask = below.mask.data();
+    HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
+    // Cut by ReLU and then dropped, or the other way round: it is the same.
+    if (below.dropout == 0) continue;
+    HOTROW_RETURN_IF_ERROR(
+        Drop(ctx.stream, below, forward, PairsOf(below.gradients, below.grad_stride)));
   }
   return absl::OkStatus();
+}
+
+absl::Status MlpHalfCuda::WeightGradient(CudaStream beside, Layer& layer, int64_t rows,
+                                         float* gradients) {
+  HOTROW_RETURN_IF_ERROR(gemm_->RunBeside({.transpose_b = true,
+                                           .m = layer.in + 1,
+                                           .n = layer.out,
+                                           .k = rows,
+                                           .a = layer.inputs.data(),
+                                           .lda = layer.in_stride,
+                                           .b = layer.gradients.data(),
+                                           .ldb = layer.grad_stride,
+                                           .c = parameter_gradient_.data(),
+                                           .ldc = layer.in_stride}));
+  return UnpackGradientCuda(beside, {.from = {parameter_gradient_.data(), layer.in_stride},
+                                     .in = layer.in,
+                                     .out = layer.out,
+                                     .weights = gradients + layer.weight_offset,
+                                     .biases = gradients + layer.bias_offset,
+                                     .weights_end = layer.bias_offset - layer.weight_offset,
+                                     .biases_end = layer.out_stride});
 }
 
 absl::Status MlpHalfCuda::BackwardParameters(const ExecContext& ctx,
@@ -244,37 +279,17 @@ absl::Status MlpHalfCuda::BackwardParameters(const ExecContext& ctx,
                         static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
   }
   for (size_t l = layers_.size(); l-- > 0;) {
-    Layer& layer = layers_[l];
-    if (rows > 0) {
-      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.transpose_b = true,
-                                                   .m = layer.in + 1,
-                                                   .n = layer.out,
-                                                   .k = rows,
-                                                   .a = layer.inputs.data(),
-                                                   .lda = layer.in_stride,
-                                                   .b = layer.gradients.data(),
-                                                   .ldb = layer.grad_stride,
-                                                   .c = parameter_gradient_.data(),
-                                                   .ldc = layer.in_stride}));
-      HOTROW_RETURN_IF_ERROR(
-          UnpackGradientCuda(ctx.stream, {.from = {parameter_gradient_.data(), layer.in_stride},
-                                          .in = layer.in,
-                                          .out = layer.out,
-                                          .weights = args.parameter_gradients + layer.weight_offset,
-                                          .biases = args.parameter_gradients + layer.bias_offset,
-                                          .weights_end = layer.bias_offset - layer.weight_offset,
-                                          .biases_end = layer.out_stride}));
-    }
-    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
+    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
 }
 
 int64_t MlpHalfCuda::bytes() const {
-  int64_t bytes = workspace_.bytes() + parameter_gradient_.bytes();
+  int64_t bytes = parameter_gradient_.bytes();
   for (const Layer& layer : layers_) {
-    bytes +=
-        layer.inputs.bytes() + layer.weights.bytes() + layer.gradients.bytes() + layer.kept.bytes();
+    bytes += layer.inputs.bytes() + layer.weights.bytes() + layer.gradients.bytes() +
+             layer.mask.bytes() + layer.kept.bytes();
   }
   return bytes;
 }

@@ -125,6 +125,10 @@ void AppendSpeed(const TrainReport& report, std::string* out) {
   AppendRow(out, "step", absl::StrFormat("%.1f ms", report.step_ms_p50),
             absl::StrFormat("median; 99 %% within %.1f ms; longest %.1f ms", report.step_ms_p99,
                             report.step_ms_max));
+  if (!report.unfused_products.empty()) {
+    AppendRow(out, "products", FormatCount(static_cast<int64_t>(report.unfused_products.size())),
+              absl::StrCat("take a kernel more, the first: ", report.unfused_products.front()));
+  }
   int64_t row_bytes = 0;
   for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
   AppendRow(out, "rows", FormatCount(report.rows()),
@@ -243,6 +247,7 @@ std::string ReportToJson(const TrainReport& report) {
   json["train"] = {{"logloss", report.train_logloss}};
   json["graph_steps"] = report.graph_steps;
   json["fused_lookup_steps"] = report.fused_lookup_steps;
+  json["unfused_products"] = report.unfused_products;
   if (report.loss_scale.has_value()) {
     json["loss_scale"] = {{"scale", report.loss_scale->scale},
                           {"skipped_steps", report.loss_scale->skipped_steps}};

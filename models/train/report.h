@@ -40,6 +40,7 @@ struct TrainReport {
   double step_ms_max = 0;
   int64_t graph_steps = 0;         // on a GPU: whose dense part was one launch, of this process
   int64_t fused_lookup_steps = 0;  // on a GPU: whose model read rows where they lie, likewise
+  std::vector<std::string> unfused_products;  // UnfusedProducts() of this process
   // With --precision=fp16: as the last step left it, and how many steps were left out.
   std::optional<TrainingState::SavedLossScale> loss_scale;
   double train_logloss = 0;  // over the last epoch, each batch before its own update

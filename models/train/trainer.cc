@@ -30,6 +30,7 @@
 #include "models/train/step_times.h"
 #include "models/train/train_step_impl.h"
 #include "models/train/trainer_settings.h"
+#include "ops/unfused_products.h"
 
 namespace hotrow {
 namespace {
@@ -500,6 +501,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   }
   report.graph_steps = run_.graph_launches();
   report.fused_lookup_steps = run_.fused_lookups();
+  report.unfused_products = UnfusedProducts();
   report.model = run_.model().name();
   report.weights_precision = options_.weights_precision;
   report.samples = at_.samples;

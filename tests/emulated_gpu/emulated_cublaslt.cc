@@ -3,7 +3,9 @@
 //
 // Stricter:  an algorithm runs products like that for which it was chosen alone: operation,
 //            layouts and alignments must be the same, so a plan that is shared wrongly is an error.
-// Workspace: its first and last bytes are written, so one that is too small, or gone, is found.
+//            The result may have fewer columns.
+// Workspace: its first and last bytes are written, so one that is too small, gone, or given to two
+//            products at once, is found.
 // TF32:      factors are rounded to 10 bits of fraction, ties away from zero, as tensor cores do.
 // Missing:   algorithms that do not exist for a shape, and speed.
 
@@ -37,6 +39,12 @@ struct Desc {
   uint32_t magic;
   cublasComputeType_t compute_type;
   cublasOperation_t op_a, op_b;
+  cublasLtEpilogue_t epilogue;
+  const float* bias;
+  uint32_t* mask;
+  int64_t mask_bits;  // from one column to the next
+
+  bool Has(uint32_t bits) const { return (epilogue & bits) == bits; }
 };
 constexpr uint32_t kDescMagic = 0xde5c;
 
@@ -50,7 +58,8 @@ constexpr uint32_t kPreferenceMagic = 0x9f3e;
 
 // What an algorithm was chosen for.
 struct Algorithm {
-  uint64_t request;  // a hash of the operation and the layouts
+  uint64_t request;  // a hash of the operation and the layouts, but for n
+  uint64_t columns;  // n
   uint64_t workspace;
   uint32_t alignment[4];
 };
@@ -68,28 +77,32 @@ T Get(const Opaque* opaque) {
   return value;
 }
 
-int64_t SizeOf(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
-
-uint64_t HashOf(const Desc& desc, const std::array<Layout, 4>& layouts) {
-  uint64_t hash = 1469598103934665603u;
-  const auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u + (x >> 7); };
-  for (const uint64_t x : {uint64_t{desc.compute_type}, uint64_t{desc.op_a}, uint64_t{desc.op_b}}) {
-    mix(x);
-  }
-  for (const Layout& layout : layouts) {
-    mix(layout.type);
-    mix(layout.rows);
-    mix(layout.cols);
-    mix(static_cast<uint64_t>(layout.ld));
-  }
-  return hash;
-}
-
 struct Product {
   Desc desc;
   std::array<Layout, 4> layouts;  // of A, B, C, D
   uint64_t m, n, k;
 };
+
+int64_t SizeOf(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+std::atomic<hotrow::emulated::EpilogueFault> epilogue_fault =
+    hotrow::emulated::EpilogueFault::kNone;
+
+uint64_t HashOf(const Product& product) {
+  const Desc& desc = product.desc;
+  uint64_t hash = 1469598103934665603u;
+  const auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u + (x >> 7); };
+  for (const uint64_t x :
+       {uint64_t{desc.compute_type}, uint64_t{desc.op_a}, uint64_t{desc.op_b},
+        uint64_t{desc.epilogue}, static_cast<uint64_t>(desc.mask_bits), product.m, product.k}) {
+    mix(x);
+  }
+  for (const Layout& layout : product.layouts) {
+    mix(layout.type);
+    mix(static_cast<uint64_t>(layout.ld));
+  }
+  return hash;
+}
 
 // Whether descriptors fit each other.
 cublasStatus_t Read(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -119,7 +132,17 @@ cublasStatus_t Read(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasL
   const bool types = la.type == lb.type && lc.type == ld.type &&
                      (lc.type == CUDA_R_32F || lc.type == la.type) &&
                      (!halves || product->desc.compute_type == CUBLAS_COMPUTE_32F);
-  return types ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!types) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const Desc& of = product->desc;
+  // Biases have the type of the result; those of 16 bits we do not know.
+  if (of.Has(CUBLASLT_EPILOGUE_BIAS) && ld.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (of.Has(CUBLASLT_EPILOGUE_BIAS) && of.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool has_mask = of.Has(128);
+  if (has_mask && (of.mask == nullptr || reinterpret_cast<uintptr_t>(of.mask) % 16 != 0 ||
+                   of.mask_bits % 128 != 0 || of.mask_bits < static_cast<int64_t>(product->m))) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 bool Aligned(const void* data, uint32_t alignment) {
@@ -218,6 +241,31 @@ __attribute__((optimize("O3"), no_sanitize("address", "undefined"))) double Dot(
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
+// What the epilogue makes of a sum.
+float FinishedNumber(const Desc& desc, float sum, int64_t row, int64_t column) {
+  using Fault = hotrow::emulated::EpilogueFault;
+  if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return sum;
+  const Fault fault = epilogue_fault;
+  if (desc.Has(CUBLASLT_EPILOGUE_BIAS) && fault != Fault::kNoBias) sum += desc.bias[row];
+  const int64_t bit =
+      column * desc.mask_bits + (fault == Fault::kMaskIsShifted ? (row ^ 1) % desc.mask_bits : row);
+  if (desc.Has(CUBLASLT_EPILOGUE_DRELU)) {
+    if ((desc.mask[bit / 32] >> (bit % 32) & 1) == 0) sum = 0;
+  } else if (desc.Has(CUBLASLT_EPILOGUE_RELU)) {
+    if (fault == Fault::kNaNBecomesZero && std::isnan(sum)) sum = 0;
+    const bool passes = !(sum <= 0);
+    if (!passes) sum = 0;
+    if (desc.Has(CUBLASLT_EPILOGUE_RELU_AUX)) {
+      const uint32_t mask = uint32_t{1} << (bit % 32);
+      uint32_t& word = desc.mask[bit / 32];
+      word = passes ? word | mask : word & ~mask;
+    }
+  }
+  static std::atomic<uint32_t> count = 0;
+  if (fault == Fault::kDoesNotRepeat && sum != 0 && ++count % 97 == 0) sum *= 1.01f;
+  return sum;
+}
+
 void Multiply(const Product& p, float alpha, const void* a, const void* b, float beta,
               const void* c, void* d) {
   const bool ta = p.desc.op_a == CUBLAS_OP_T;
@@ -233,12 +281,42 @@ void Multiply(const Product& p, float alpha, const void* a, const void* b, float
       if (beta != 0) {
         sum += double{beta} * LoadNumber(c, p.layouts[2], column * p.layouts[2].ld + row);
       }
-      StoreNumber(static_cast<float>(sum), d, p.layouts[3], column * p.layouts[3].ld + row);
+      const auto number = FinishedNumber(p.desc, static_cast<float>(sum), row, column);
+      StoreNumber(number, d, p.layouts[3], column * p.layouts[3].ld + row);
     }
   }
 }
 
+// Marks a workspace, at both ends, as that of one product, and sees that it still is when the
+// product ends: two at once would destroy each other's sums.
+class WorkspaceInUse {
+ public:
+  WorkspaceInUse(unsigned char* data, uint64_t bytes) : data_(data), bytes_(bytes) {
+    static std::atomic<uint64_t> products = 0;
+    mark_ = ++products;
+    if (bytes_ < sizeof(mark_)) return;
+    std::memcpy(data_, &mark_, sizeof(mark_));
+    std::memcpy(data_ + bytes_ - sizeof(mark_), &mark_, sizeof(mark_));
+  }
+  ~WorkspaceInUse() {
+    if (bytes_ < sizeof(mark_)) return;
+    for (const unsigned char* const end : {data_, data_ + bytes_ - sizeof(mark_)}) {
+      if (std::memcmp(end, &mark_, sizeof(mark_)) == 0) continue;
+      hotrow::emulated::Fail("cublasLt: the workspace of a product was written by others");
+    }
+  }
+  WorkspaceInUse(const WorkspaceInUse&) = delete;
+  WorkspaceInUse& operator=(const WorkspaceInUse&) = delete;
+
+ private:
+  unsigned char* const data_;
+  const uint64_t bytes_;
+  uint64_t mark_ = 0;
+};
+
 }  // namespace
+
+void hotrow::emulated::SetEpilogueFault(EpilogueFault fault) { epilogue_fault = fault; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new cublasLtContext();
@@ -273,7 +351,12 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t
                                                cudaDataType_t scale_type) {
   if (size < sizeof(*desc)) return CUBLAS_STATUS_ALLOC_FAILED;
   if (scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  Put(Desc{kDescMagic, compute_type, CUBLAS_OP_N, CUBLAS_OP_N}, desc);
+  Put(Desc{.magic = kDescMagic,
+           .compute_type = compute_type,
+           .op_a = CUBLAS_OP_N,
+           .op_b = CUBLAS_OP_N,
+           .epilogue = CUBLASLT_EPILOGUE_DEFAULT},
+      desc);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -281,12 +364,35 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t size) {
   auto read = Get<Desc>(desc);
-  if (read.magic != kDescMagic || size != sizeof(cublasOperation_t)) {
-    return CUBLAS_STATUS_INVALID_VALUE;
+  if (read.magic != kDescMagic) return CUBLAS_STATUS_INVALID_VALUE;
+  const auto take = [&](auto* to) {
+    if (size != sizeof(*to)) return false;
+    std::memcpy(to, value, size);
+    return true;
+  };
+  bool valid = false;
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+    case CUBLASLT_MATMUL_DESC_TRANSB: {
+      cublasOperation_t* const op =
+          attribute == CUBLASLT_MATMUL_DESC_TRANSA ? &read.op_a : &read.op_b;
+      valid = take(op) && (*op == CUBLAS_OP_N || *op == CUBLAS_OP_T);
+      break;
+    }
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      valid = take(&read.epilogue);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      valid = take(&read.bias);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      valid = take(&read.mask);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      valid = take(&read.mask_bits);
+      break;
   }
-  cublasOperation_t* const op = attribute == CUBLASLT_MATMUL_DESC_TRANSA ? &read.op_a : &read.op_b;
-  std::memcpy(op, value, sizeof(*op));
-  if (*op != CUBLAS_OP_N && *op != CUBLAS_OP_T) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!valid) return CUBLAS_STATUS_INVALID_VALUE;
   Put(read, desc);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -340,8 +446,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (const cublasStatus_t read = Read(desc, a, b, c, d, &product); read != CUBLAS_STATUS_SUCCESS) {
     return read;
   }
-  Algorithm algorithm = {.request = HashOf(product.desc, product.layouts),
-                         .workspace = wanted.workspace};
+  if (product.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+      epilogue_fault == hotrow::emulated::EpilogueFault::kUnknown) {
+    *count = 0;
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  Algorithm algorithm = {
+      .request = HashOf(product), .columns = product.n, .workspace = wanted.workspace};
   for (size_t i = 0; i < 4; ++i) algorithm.alignment[i] = wanted.alignment[i];
   results[0] = {};
   Put(algorithm, &results[0].algo);
@@ -365,7 +476,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return read;
   }
   const auto chosen = Get<Algorithm>(algorithm);
-  bool fits = chosen.request == HashOf(product.desc, product.layouts) &&
+  if (product.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+      epilogue_fault == hotrow::emulated::EpilogueFault::kRefused) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  bool fits = chosen.request == HashOf(product) && product.n <= chosen.columns &&
               chosen.workspace <= workspace_bytes && Aligned(workspace, 256);
   const void* const data[] = {a, b, c, d};
   for (size_t i = 0; i < 4; ++i) {
@@ -379,7 +494,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   auto* const work = static_cast<unsigned char*>(workspace);
   hotrow::emulated::EnqueueOnStream(
       stream, [product, times, a, b, kept, c, d, work, bytes = chosen.workspace] {
-        if (bytes > 0) work[0] = work[bytes - 1] = 0x5a;
+        const WorkspaceInUse in_use(work, bytes);
         Multiply(product, times, a, b, kept, c, d);
       });
   return CUBLAS_STATUS_SUCCESS;

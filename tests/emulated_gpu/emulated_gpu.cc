@@ -648,6 +648,19 @@ struct CUgraphExec_st {
   std::vector<std::function<void()>> work;
 };
 
+// What is enqueued while a stream captures, on it and on those that have waited for its events, in
+// the order of the calls, which is one that the events allow.
+struct Capture {
+  CUstream_st* const origin;
+  bool open = true;
+  std::vector<std::function<void()>> work;
+  struct Branch {
+    size_t added = 0;   // pieces of work
+    size_t joined = 0;  // those that another stream has waited for
+  };
+  std::map<CUstream_st*, Branch> branches;
+};
+
 // Does what it is given in order, on a thread of its own.
 struct CUstream_st {
   CUstream_st() : thread([this] { Run(); }) {}
@@ -697,13 +710,13 @@ struct CUstream_st {
     }
   }
 
-  std::mutex mutex;  // guards what follows, but `graph`
+  std::mutex mutex;  // guards what follows, but `capture`
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   int64_t added = 0;
   int64_t done = 0;
   bool stopping = false;
-  std::unique_ptr<CUgraph_st> graph;  // while capturing
+  std::shared_ptr<Capture> capture;   // while capturing
   const int device = current_device;  // of the thread that made it
   std::thread thread;
 };
@@ -730,7 +743,11 @@ struct CUevent_st {
       return passed;
     }
   };
-  std::shared_ptr<Moment> moment;  // of the last record
+  // Of the last record, one of these:
+  std::shared_ptr<Moment> moment;
+  std::shared_ptr<Capture> capture;
+  CUstream_st* stream = nullptr;  // of the capture, and how much was captured there
+  size_t place = 0;
   const int device = current_device;
 };
 
@@ -823,8 +840,9 @@ struct Memory {
 // Into the graph that the stream captures, or into the stream.
 cudaError_t Add(cudaStream_t stream, std::function<void()> work) {
   CUstream_st* const target = Resolve(stream);
-  if (target->graph != nullptr) {
-    target->graph->work.push_back(std::move(work));
+  if (target->capture != nullptr) {
+    target->capture->work.push_back(std::move(work));
+    ++target->capture->branches[target].added;
   } else {
     target->Add(std::move(work));
   }
@@ -904,6 +922,14 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNotReady";
     case cudaErrorStreamCaptureUnsupported:
       return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureMerge:
+      return "cudaErrorStreamCaptureMerge";
+    case cudaErrorStreamCaptureUnjoined:
+      return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation:
+      return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorCapturedEvent:
+      return "cudaErrorCapturedEvent";
     default:
       return "cudaErrorOfAnotherKind";
   }
@@ -985,7 +1011,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return Memory::Get().Allocate(data, bytes, Memory::Kind::kDevice);
 }
 cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
-  if (Resolve(stream)->graph != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
+  if (Resolve(stream)->capture != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
   return cudaMalloc(data, bytes);
 }
 cudaError_t cudaFree(void* data) {
@@ -1040,7 +1066,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   CUstream_st* const target = Resolve(stream);
   // Memory that is not locked is read or written before the call returns.
   const bool waits = !Memory::Get().Knows(to) || !Memory::Get().Knows(from);
-  if (waits && target->graph != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
+  if (waits && target->capture != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
   Add(stream, [=] { std::memcpy(to, from, bytes); });
   if (waits) target->Wait();
   return cudaSuccess;
@@ -1081,13 +1107,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   CUstream_st* const target = Resolve(stream);
-  if (target->graph != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
+  if (target->capture != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
   target->Wait();
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   CUstream_st* const target = Resolve(stream);
-  if (target->graph != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
+  if (target->capture != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
   return target->Idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
@@ -1103,8 +1129,15 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (Resolve(stream)->graph != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
-  if (Resolve(stream)->device != event->device) return Say(cudaErrorInvalidResourceHandle);
+  CUstream_st* const target = Resolve(stream);
+  if (target->device != event->device) return Say(cudaErrorInvalidResourceHandle);
+  event->moment = nullptr;
+  event->capture = target->capture;
+  if (event->capture != nullptr) {
+    event->stream = target;
+    event->place = event->capture->branches[target].added;
+    return cudaSuccess;
+  }
   event->moment = std::make_shared<CUevent_st::Moment>();
   return Add(stream, [moment = event->moment] { moment->Pass(); });
 }
@@ -1116,7 +1149,18 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return event->moment == nullptr || event->moment->Passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  CUstream_st* const target = Resolve(stream);
+  if (event->capture != nullptr) {
+    if (!event->capture->open) return Say(cudaErrorCapturedEvent);
+    if (target->capture == nullptr) target->capture = event->capture;  // another branch of it
+    if (target->capture != event->capture) return Say(cudaErrorStreamCaptureMerge);
+    event->capture->branches[target];
+    size_t& joined = event->capture->branches[event->stream].joined;
+    joined = std::max(joined, event->place);
+    return cudaSuccess;
+  }
   if (event->moment == nullptr) return cudaSuccess;
+  if (target->capture != nullptr) return Say(cudaErrorStreamCaptureIsolation);
   return Add(stream, [moment = event->moment] { moment->Wait(); });
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
@@ -1128,7 +1172,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  stream->graph = std::make_unique<CUgraph_st>();
+  stream->capture = std::make_shared<Capture>(Capture{.origin = stream});
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
@@ -1137,8 +1181,19 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = stream->graph.release();
-  return *graph != nullptr ? cudaSuccess : Say(cudaErrorInvalidValue);
+  *graph = nullptr;
+  const std::shared_ptr<Capture> capture = std::exchange(stream->capture, nullptr);
+  if (capture == nullptr || capture->origin != stream) return Say(cudaErrorInvalidValue);
+  capture->open = false;
+  bool joined = true;
+  for (const auto& [branch, counts] : capture->branches) {
+    if (branch == stream) continue;
+    branch->capture = nullptr;
+    joined = joined && counts.joined == counts.added;
+  }
+  if (!joined) return Say(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{std::move(capture->work)};
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   *exec = new CUgraphExec_st{graph->work};

@@ -70,6 +70,19 @@ void Enqueue(dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* stream,
 int ComputeCapability();
 void SetComputeCapability(int major_and_minor);
 
+// What its cublasLt does wrong in products that do more than multiply. For tests, while nothing is
+// enqueued.
+enum class EpilogueFault {
+  kNone,
+  kUnknown,         // there is no algorithm
+  kRefused,         // there is one, which does not run
+  kNaNBecomesZero,  // by the ReLU
+  kMaskIsShifted,   // by a bit
+  kDoesNotRepeat,   // the last bit of a number changes from product to product
+  kNoBias,          // is added
+};
+void SetEpilogueFault(EpilogueFault fault);
+
 // kernel<<<grid, block, shared, stream>>>(args), which translate.py writes as
 // Configured([=](auto... values) { kernel(values...); }, grid, block, shared, stream)(args).
 template <typename Kernel>

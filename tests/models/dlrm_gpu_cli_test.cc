@@ -84,6 +84,7 @@ TEST(DlrmGpuCliTest, ProductsOfBf16AndTf32LearnWhatFp32Learns) {
     EXPECT_EQ(gpu["rows"], cpu["rows"]);
   }
   EXPECT_NE(bf16["dense_hash"], tf32["dense_hash"]);
+  EXPECT_TRUE(bf16["unfused_products"].empty()) << bf16["unfused_products"];
   // All steps read rows where they lie, which changes no bit.
   EXPECT_EQ(bf16["fused_lookup_steps"], bf16["steps"]);
   std::vector<std::string> pooled = on_gpu("bf16");

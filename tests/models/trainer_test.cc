@@ -874,6 +874,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "train",
                                 "graph_steps",
                                 "fused_lookup_steps",
+                                "unfused_products",
                                 "valid",
                                 "test",
                                 "tables_hash",

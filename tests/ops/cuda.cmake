@@ -14,6 +14,7 @@ set(_cuda_sources
     fused_sparse_update_cuda_test.cu
     gated_experts_cuda_test.cc
     gather_cuda_test.cu
+    gemm_epilogue_cuda_test.cc
     gemm_products_cuda_test.cc
     gradient_norm_cuda_test.cc
     gradient_segment_sum_cuda_test.cu

@@ -24,19 +24,18 @@ namespace {
 class Products {
  public:
   explicit Products(GemmPrecision precision) {
-    auto gemm = GemmCuda::Create(precision);
+    auto gemm = GemmCuda::OfStream(precision, stream_.ctx().stream);
     HOTROW_EXPECT_OK(gemm);
     gemm_ = *std::move(gemm);
   }
   void Run(const ColumnMajorProduct& product) {
-    HOTROW_EXPECT_OK(gemm_->Run(stream_.ctx().stream, product, workspace_.data()));
+    HOTROW_EXPECT_OK(gemm_->Run(stream_.ctx().stream, product));
     stream_.Wait();
   }
 
  private:
   test::GpuStream stream_;
-  std::unique_ptr<GemmCuda> gemm_;
-  test::DeviceArray<std::byte> workspace_{static_cast<size_t>(kGemmWorkspaceBytes)};
+  std::shared_ptr<GemmCuda> gemm_;
 };
 
 // Where number (row, column) of op(X) lies.
