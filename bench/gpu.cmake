@@ -6,7 +6,7 @@ target_link_libraries(hotrow_gpu_bench_plan PUBLIC hotrow::base hotrow::embeddin
 if(HOTROW_HAVE_CUDA)
   hotrow_add_bench(
     NAME gpu_bench
-    SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_dense.cc gpu_bench_limits.cc gpu_bench_networks.cc gpu_bench_ops.cc gpu_bench_tiers_cuda.cc
+    SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_dense.cc gpu_bench_limits.cc gpu_bench_networks.cc gpu_bench_ops.cc gpu_bench_step.cc gpu_bench_tiers_cuda.cc
     CUDA_SOURCES gpu_bench_kernels.cu
     DEPS hotrow_gpu_bench_plan hotrow::cache hotrow::ops)
 endif()

@@ -86,6 +86,7 @@ Part PartOf(const std::string& name) {
       {"unique", MeasureUnique},   {"partition", MeasurePartition},
       {"lookup", MeasureLookup},   {"gradient_sum", MeasureGradientSum},
       {"update", MeasureUpdate},   {"tiers", MeasureTiers},
+      {"step", MeasureStep},
   };
   const auto part = parts.find(name);
   return part == parts.end() ? nullptr : part->second;

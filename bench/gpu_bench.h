@@ -92,6 +92,7 @@ absl::Status MeasureLookup(GpuBench& bench);
 absl::Status MeasureGradientSum(GpuBench& bench);
 absl::Status MeasureUpdate(GpuBench& bench);
 absl::Status MeasureTiers(GpuBench& bench);
+absl::Status MeasureStep(GpuBench& bench);
 
 }  // namespace hotrow::bench
 

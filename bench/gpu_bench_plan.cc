@@ -35,6 +35,7 @@ const std::map<absl::string_view, std::vector<absl::string_view>>& LimitsOfParts
       {"gradient_sum", {"copy"}},
       {"update", {"copy"}},
       {"tiers", {"bus"}},
+      {"step", {"copy"}},
   };
   return limits;
 }
@@ -46,7 +47,7 @@ int64_t RoundDown(int64_t n, int64_t multiple) { return n / multiple * multiple;
 std::vector<std::string> GpuBenchParts() {
   return {"device",    "copy",   "gather",       "bus",    "host_gather", "staging",
           "gemm",      "dense",  "find",         "insert", "load",        "unique",
-          "partition", "lookup", "gradient_sum", "update", "tiers"};
+          "partition", "lookup", "gradient_sum", "update", "tiers",       "step"};
 }
 
 absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags) {

@@ -77,7 +77,7 @@ def bench_rows(a):
         if figure["part"] + ": " + figure["name"] in known:
             continue
         shown = a.all or figure["part"] in ("tiers", "unique", "partition", "load") or any(
-            figure["name"].endswith(name) for name in SHOWN)
+            figure["name"].endswith(name) for name in SHOWN) or figure.get("stage") in ("whole", "as a graph")
         row = make_row(figure["part"] + ": " + figure["name"], True, note=note_of(figure), table=bool(shown),
                        share=share_of(figure))
         if "skipped" in figure:
@@ -85,7 +85,7 @@ def bench_rows(a):
         elif "median_seconds" in figure:
             if figure["unit"] == "flop":
                 row["ours"], row["unit"] = figure["per_second"] * 1e-12, "TFLOP/s"
-            elif figure["part"] in ("unique", "partition", "lookup", "gradient_sum", "update", "tiers"):
+            elif figure["part"] in ("unique", "partition", "lookup", "gradient_sum", "update", "tiers", "step"):
                 row["ours"], row["unit"] = figure["median_seconds"] * 1e3, "ms"
             else:
                 row["ours"], row["unit"] = figure["per_second"] * 1e-9, "G " + figure["unit"] + "/s"

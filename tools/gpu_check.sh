@@ -238,6 +238,7 @@ step_ops() { bench ops 90 --only=unique,partition,lookup,gradient_sum,update --i
 step_bus() { bench bus 80 --only=bus,host_gather,staging; }
 step_gemm() { bench gemm 60 --only=gemm; }
 step_dense() { bench dense 120 --only=copy,dense; }
+step_step() { bench step 90 --only=copy,step; }
 # The tables have the size of the target; with less memory than that it says so and fails.
 step_tiers() {
   local host=(--host_bytes=8GiB)
@@ -351,7 +352,7 @@ elif [[ $stage == smoke ]]; then
 fi
 case $stage in
   smoke) steps=(libraries limits cache races tests sanitizer dlrm) ;;
-  bench) steps=(find ops peers bus gemm dense tiers) ;;
+  bench) steps=(find ops peers bus gemm dense step tiers) ;;
   train) steps=(train torch profiles) ;;
 esac
 step_device

@@ -48,7 +48,7 @@ cat "$work/table"
 case $stage in
   smoke) wanted=("device" "copy: " "gemm: " "tests: cache_cuda_test" "races: cache_cuda_test" "memcheck: ops_cuda_test" "racecheck: ops_cuda_test"
                  "dlrm: over an SSD") ;;
-  bench) wanted=("find: find " "insert: " "load: " "dense: " "tiers: " "update: " "peer") ;;
+  bench) wanted=("find: find " "insert: " "load: " "dense: " "step: " "tiers: " "update: " "peer") ;;
   train) wanted=("dlrm, batch" "profile InteractionKernel" "profile PlaceMissesKernel") ;;
 esac
 for check in "${wanted[@]}"; do
