@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
-#include "bench/gpu_bench_lookups.h"
+#include "bench/gpu_bench_lookups.cuh"
 #include "ops/fused_sparse_update.h"
 #include "ops/gradient_segment_sum.h"
 #include "ops/pooled_lookup.h"

@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
-#include "bench/gpu_bench_lookups.h"
+#include "bench/gpu_bench_lookups.cuh"
 #include "ops/bce_loss.h"
 #include "ops/dense_optimizer.h"
 #include "ops/fused_sparse_update.h"

@@ -1,5 +1,5 @@
-#ifndef HOTROW_BENCH_GPU_BENCH_LOOKUPS_H_
-#define HOTROW_BENCH_GPU_BENCH_LOOKUPS_H_
+#ifndef HOTROW_BENCH_GPU_BENCH_LOOKUPS_CUH_
+#define HOTROW_BENCH_GPU_BENCH_LOOKUPS_CUH_
 
 // A batch of lookups on the GPU, as its table ops take it.
 
@@ -167,4 +167,4 @@ inline absl::StatusOr<DeviceBuffer<int64_t>> BagOffsets(GpuBench& bench, const L
 
 }  // namespace hotrow::bench
 
-#endif  // HOTROW_BENCH_GPU_BENCH_LOOKUPS_H_
+#endif  // HOTROW_BENCH_GPU_BENCH_LOOKUPS_CUH_
