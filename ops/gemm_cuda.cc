@@ -67,10 +67,12 @@ cublasStatus_t InitLayout(const CublasLt& lt, cublasLtMatrixLayout_t layout, cud
                                               static_cast<uint64_t>(columns), ld);
 }
 
-bool HasEpilogue(const GemmKey& key) { return key.epilogue != GemmEpilogue::kNone || key.has_bias; }
+bool HasBias(const GemmKey& key) { return key.align_bias > 0; }
+bool HasEpilogue(const GemmKey& key) { return key.epilogue != GemmEpilogue::kNone || HasBias(key); }
 GemmKey WithoutEpilogue(GemmKey key) {
   key.epilogue = GemmEpilogue::kNone;
-  key.has_bias = key.has_mask = false;
+  key.align_bias = 0;
+  key.has_mask = false;
   return key;
 }
 ColumnMajorProduct WithoutEpilogue(ColumnMajorProduct product) {
@@ -83,12 +85,12 @@ ColumnMajorProduct WithoutEpilogue(ColumnMajorProduct product) {
 cublasLtEpilogue_t EpilogueOf(const GemmKey& key) {
   switch (key.epilogue) {
     case GemmEpilogue::kNone:
-      return key.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+      return HasBias(key) ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     case GemmEpilogue::kRelu:
       if (!key.has_mask) {
-        return key.has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+        return HasBias(key) ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
       }
-      return key.has_bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
+      return HasBias(key) ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
     case GemmEpilogue::kReluGrad:
       break;
   }
@@ -99,7 +101,7 @@ std::string EpilogueText(const GemmKey& key) {
     case GemmEpilogue::kNone:
       return "bias";
     case GemmEpilogue::kRelu:
-      return absl::StrCat(key.has_bias ? "bias and ReLU" : "ReLU",
+      return absl::StrCat(HasBias(key) ? "bias and ReLU" : "ReLU",
                           key.has_mask ? " with mask" : "");
     case GemmEpilogue::kReluGrad:
       break;
@@ -192,13 +194,14 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
     const cublasLtEpilogue_t epilogue = EpilogueOf(key);
     HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
         &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue))));
-    // Any address that is aligned like those to come: the heuristics look at it.
-    const void* const like = workspace.data();
-    if (key.has_bias) {
+    // Addresses that are aligned like those to come: the heuristics look at them.
+    if (HasBias(key)) {
+      const void* const like = workspace.data() + key.align_bias;
       HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
           &plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like, sizeof(like))));
     }
     if (key.has_mask) {
+      const void* const like = workspace.data();
       const int64_t bits = ReluMaskStride(key.m) * 32;
       HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
           &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &like, sizeof(like))));
@@ -290,7 +293,7 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
                                 .ldc = key.ldc,
                                 .half_result = key.half_result,
                                 .epilogue = key.epilogue,
-                                .bias = key.has_bias ? bias.data() : nullptr,
+                                .bias = HasBias(key) ? bias.data() : nullptr,
                                 .mask = key.has_mask ? mask.data() : nullptr};
   const GemmMatrix result = {c.data(), key.ldc, results};
   const GemmMatrix other = {sums.data(), key.ldc, results};
@@ -375,7 +378,7 @@ cublasStatus_t GemmCuda::Impl::Launch(CudaStream on, const GemmKey& key, Plan& p
     return lt->cublasLtMatmulDescSetAttribute(&plan.operation, attribute, &to, sizeof(to));
   };
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-  if (key.has_bias) status = point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  if (HasBias(key)) status = point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   if (key.has_mask && status == CUBLAS_STATUS_SUCCESS) {
     status = point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.mask);
   }

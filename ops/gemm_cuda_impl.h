@@ -115,9 +115,10 @@ struct GemmKey {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   uint32_t align_a, align_b, align_c;  // bytes that divide the addresses
+  uint32_t align_bias;                 // 0: there is none
   bool half_result;
   GemmEpilogue epilogue;
-  bool has_bias, has_mask;
+  bool has_mask;
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
@@ -141,9 +142,9 @@ inline GemmKey KeyOf(const ColumnMajorProduct& p) {
           .align_a = AddressAlignment(p.a),
           .align_b = AddressAlignment(p.b),
           .align_c = AddressAlignment(p.c),
+          .align_bias = p.bias == nullptr ? 0 : AddressAlignment(p.bias),
           .half_result = p.half_result,
           .epilogue = p.epilogue,
-          .has_bias = p.bias != nullptr,
           .has_mask = p.mask != nullptr};
 }
 

@@ -94,6 +94,19 @@ TEST(GemmCudaTest, AlgorithmsAreSharedByProductsThatDifferInAddressesOnly) {
   EXPECT_NE(key(5, data, 4), key(6, data, 4));
   EXPECT_NE(key(5, data, 4), key(5, data, 8));
   EXPECT_NE(key(5, data, 4), KeyOf(LinearInputGradient(5, 3, 2, {data, 4}, data, {data, 4})));
+  // And those that do the same with the sums.
+  ColumnMajorProduct product = LinearForward(5, 3, 2, {data, 4}, data, {data, 2});
+  const auto differs_with = [&product](auto&& change) {
+    const GemmKey before = KeyOf(product);
+    change(product);
+    return KeyOf(product) != before;
+  };
+  EXPECT_TRUE(differs_with([&](ColumnMajorProduct& p) { p.bias = data; }));
+  EXPECT_FALSE(differs_with([&](ColumnMajorProduct& p) { p.bias = data + 4; }));
+  EXPECT_TRUE(differs_with([&](ColumnMajorProduct& p) { p.bias = data + 1; }));
+  EXPECT_TRUE(differs_with([&](ColumnMajorProduct& p) { p.epilogue = GemmEpilogue::kRelu; }));
+  uint32_t mask[4] = {};
+  EXPECT_TRUE(differs_with([&](ColumnMajorProduct& p) { p.mask = mask; }));
 }
 
 }  // namespace
