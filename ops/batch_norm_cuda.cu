@@ -71,6 +71,7 @@ __device__ void SumWarps(int64_t i, double first, double second, const Store& st
   __syncthreads();  // sums are free again
 }
 
+// Bytes: 4 a number: x
 __global__ void __launch_bounds__(kThreadsPerBlock) BatchNormSumsKernel(BatchNormSumsArgs args) {
   const int64_t columns = args.columns;
   auto* const block_sums = reinterpret_cast<double*>(args.workspace);
@@ -94,6 +95,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) BatchNormSumsKernel(BatchNor
   });
 }
 
+// Bytes: 8 a number: x, gradient
 __global__ void __launch_bounds__(kThreadsPerBlock)
     BatchNormGradSumsKernel(BatchNormGradSumsArgs args) {
   struct Values {
@@ -130,6 +132,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 
 // The sums of the blocks: a block of threads 32 columns, warp w the blocks w, w + 8 ... in order.
 // gradients: null, or where the sums go as floats, too.
+// Bytes: 16 a column for each 256 samples
 __global__ void __launch_bounds__(kThreadsPerBlock)
     BatchNormSumBlocksKernel(const double* block_sums, int64_t blocks, int64_t columns,
                              double* sums, float* gradients) {
@@ -156,11 +159,13 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   }
 }
 
+// Bytes: 48 a column
 __global__ void __launch_bounds__(kThreadsPerBlock)
     BatchNormMomentsKernel(BatchNormMomentsArgs args) {
   for (int64_t i = GridThread(); i < args.columns; i += GridThreads()) ColumnMoments(args, i);
 }
 
+// Bytes: 16 a column
 __global__ void __launch_bounds__(kThreadsPerBlock)
     BatchNormRunningKernel(BatchNormRunningArgs args) {
   for (int64_t i = GridThread(); i < args.columns; i += GridThreads()) {
@@ -169,11 +174,13 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   }
 }
 
+// Bytes: 32 a column
 __global__ void __launch_bounds__(kThreadsPerBlock)
     BatchNormEndStepKernel(BatchNormEndStepArgs args) {
   for (int64_t i = GridThread(); i < args.columns; i += GridThreads()) EndStepOfColumn(args, i);
 }
 
+// Bytes: 8 a number: x read, output written
 __global__ void __launch_bounds__(kThreadsPerBlock) BatchNormKernel(BatchNormArgs args) {
   ForTiles(args.batch_size, args.columns, [&](int64_t, int64_t i, int64_t row, int64_t end) {
     if (i >= args.columns) return;
@@ -187,6 +194,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) BatchNormKernel(BatchNormArg
   });
 }
 
+// Bytes: 12 a number: x, gradient read, gradient of x written
 __global__ void __launch_bounds__(kThreadsPerBlock)
     BatchNormInputGradKernel(BatchNormInputGradArgs args, double n) {
   struct Values {

@@ -35,6 +35,7 @@ LanesOfRow LanesFor(int32_t columns) {
 }
 
 // A warp a tile of 32 x 32, which is read and written along rows.
+// Bytes: 8 F D a sample
 __global__ void __launch_bounds__(kThreadsPerBlock)
     TransposeKernel(TransposeFieldsArgs args, LanesOfRow reading, LanesOfRow writing) {
   __shared__ Tile tiles[kBlockWarps];
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 }
 
 // A warp a row, whose products it writes from the first to the last. The factors stay in the L1.
+// Bytes: 4 D (H F + H + F) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock) CinProductsKernel(CinProductsArgs args) {
   const int lane = GroupLane();
   const int columns = args.x0_columns;
@@ -108,6 +110,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) CinProductsKernel(CinProduct
 // A warp a row. The gradients of products go by in tiles of 32 numbers of x and 32 of x0: lane l
 // adds what a tile gives to number l of x0 while it loads it, and then, across, what it gives to
 // number l of x. Each is read once.
+// Bytes: 4 D (H F + 2 H + 3 F) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock)
     CinProductsGradKernel(CinProductsGradArgs args) {
   __shared__ Tile tiles[kBlockWarps];
@@ -162,6 +165,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 // gradients [n, n]. Those of the row come in the midst of those of the column, so they are summed
 // first, by a lane for each row of a tile. Up to 32 numbers are one tile; more are read twice, the
 // second time out of the caches mostly.
+// Bytes: 4 D (F F + 3 F) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock) CinSquaresGradKernel(CinProductsGradArgs args) {
   __shared__ Tile tiles[kBlockWarps];
   __shared__ float x_parts[kBlockWarps][kTile];
@@ -211,6 +215,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) CinSquaresGradKernel(CinProd
 }
 
 // A thread a column of a sample.
+// Bytes: 4 H (D + 1) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock) CinSumKernel(CinSumArgs args) {
   const int64_t n = args.batch_size * args.columns;
   for (int64_t i = GridThread(); i < n; i += GridThreads()) {
@@ -224,6 +229,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) CinSumKernel(CinSumArgs args
   }
 }
 
+// Bytes: 4 H (2 D + 1) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock) CinSumGradKernel(CinSumGradArgs args) {
   const int64_t n = args.batch_size * args.columns;
   for (int64_t i = GridThread(); i < n; i += GridThreads()) {

@@ -6,6 +6,7 @@ namespace hotrow::internal {
 namespace {
 
 // A block takes kSumColumns columns: thread (i, g) the chunks g, g + kSumGroups ...
+// Bytes: 4 a column for each 32 samples
 __global__ void SumChunksKernel(SumChunksArgs args) {
   __shared__ float partial[kSumGroups][kSumColumns];
   const int column = static_cast<int>(threadIdx.x) % kSumColumns;

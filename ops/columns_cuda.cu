@@ -38,6 +38,7 @@ __device__ void MoveRow(const MoveColumnsArgs& args, int64_t r) {
 // kLanes threads a row, which do all moves of it one after the other. Of narrow rows a thread takes
 // a whole one: most of a warp would have nothing to do, and the threads of a warp read rows that
 // lie together.
+// Bytes: a sample, for each column 8 copied, 12 added, 4 spread or zero
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock) MoveColumnsKernel(MoveTable table) {
   const int64_t rows = table.moves[0].batch_size;
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) MoveColumnsKernel(MoveTable 
 
 // A thread a row, so in the CPU's order. What a warp reads of its rows at a time is far apart, but
 // the sectors are used up by the columns that follow.
+// Bytes: 4 (W + 1) a sample, in whole sectors
 __global__ void __launch_bounds__(kThreadsPerBlock) SumColumnsKernel(SumColumnsArgs args) {
   for (int64_t r = GridThread(); r < args.batch_size; r += GridThreads()) {
     const float* const row = args.x.data + r * args.x.row_stride;

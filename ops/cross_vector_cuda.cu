@@ -57,6 +57,7 @@ __device__ inline float SumOfWarp(float x) {
 }
 
 // B and q: a block a layer, and one more for B_L.
+// Bytes: 12 L W, of all samples together
 __global__ void BiasSumsKernel(Net net) {
   __shared__ float partial[kThreadsPerBlock / kWarpThreads];
   for (int64_t l = blockIdx.x; l <= net.layers; l += gridDim.x) {
@@ -80,6 +81,7 @@ __global__ void BiasSumsKernel(Net net) {
 }
 
 // A warp a row.
+// Bytes: 8 W a sample, of all layers: x_0 read, y written
 __global__ void CrossVectorKernel(Net net, Matrix y, bool keeps) {
   for (int64_t r = GridGroup(); r < net.rows; r += GridGroups()) {
     const float* const x0 = net.x0.row(r);
@@ -117,6 +119,7 @@ __global__ void CrossVectorKernel(Net net, Matrix y, bool keeps) {
 }
 
 // d, d c and dx, unless that is null. A warp a row, a lane a layer.
+// Bytes: 12 W a sample, of all layers: x_0, dy read, dx written
 __global__ void CrossVectorGradKernel(Net net, ConstMatrix dy, Matrix dx) {
   for (int64_t r = GridGroup(); r < net.rows; r += GridGroups()) {
     const float* const x0 = net.x0.row(r);
@@ -158,6 +161,7 @@ __global__ void CrossVectorGradKernel(Net net, ConstMatrix dy, Matrix dx) {
 
 // Sums over the rows of each chunk: of d_l c_l x_0, then of dy [chunks, L + 1, stride]; and of d_l
 // [chunks, L]. A block takes kChunkColumns columns of a chunk, or as many layers.
+// Bytes: 8 W a sample, of all layers: x_0, dy
 __global__ void CrossVectorSumsKernel(Net net, ConstMatrix dy, float* sums, float* sums_of_d) {
   const int64_t column_tiles = CeilDiv(net.width, kChunkColumns);
   const int64_t tiles = column_tiles + CeilDiv(net.layers, kChunkColumns);
@@ -203,6 +207,7 @@ __global__ void CrossVectorSumsKernel(Net net, ConstMatrix dy, float* sums, floa
 }
 
 // D [L] from the sums of the chunks: a warp a layer.
+// Bytes: 4 L for each chunk of samples
 __global__ void SumsOfDKernel(const float* sums_of_d, int64_t chunks, int64_t layers, float* d) {
   for (int64_t l = GridGroup(); l < layers; l += GridGroups()) {
     float sum = 0;
@@ -216,6 +221,7 @@ __global__ void SumsOfDKernel(const float* sums_of_d, int64_t chunks, int64_t la
 
 // The gradients of all parameters, padding included. A block takes kColumns columns; thread (i, g)
 // sums the chunks g, g + kGroups ...
+// Bytes: 4 (L + 1) W for each chunk of samples
 __global__ void CrossVectorParametersKernel(Net net, const float* sums, int64_t chunks,
                                             const float* d, float* gradients) {
   __shared__ float partial[kGroups][kColumns];

@@ -6,6 +6,7 @@
 namespace hotrow::internal {
 namespace {
 
+// Bytes: 16 W a sample: x_0, t, x read, output written
 __global__ void __launch_bounds__(kThreadsPerBlock) CrossingKernel(CrossingArgs args) {
   for (int64_t r = GridGroup(); r < args.batch_size; r += GridGroups()) {
     const float* const x0 = args.x0 + r * args.x0_stride;
@@ -18,6 +19,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) CrossingKernel(CrossingArgs 
   }
 }
 
+// Bytes: 24 W a sample: x_0, t, gradient read, three written
 __global__ void __launch_bounds__(kThreadsPerBlock) CrossingGradKernel(CrossingGradArgs args) {
   struct Factors {
     float dy, x0, t;

@@ -10,6 +10,7 @@ namespace {
 constexpr int kDotLanes = 8;
 
 // Eight threads a product.
+// Bytes: 4 (F D + output) a sample
 __global__ void InteractionKernel(DotInteractionArgs args) {
   const int64_t vectors = int64_t{args.num_sparse} + 1;
   const int64_t pairs = PairPlace(vectors, 0);
@@ -44,6 +45,7 @@ __global__ void InteractionKernel(DotInteractionArgs args) {
 
 // A thread a number: gradient_i[d] = start + sum over j, rising, of pair(i, j) x_j[d]. The pair of
 // a vector with itself counts as zero.
+// Bytes: 4 (2 F D + output) a sample
 __global__ void InteractionGradKernel(DotInteractionGradArgs args) {
   const DotInteractionArgs& forward = args.forward;
   const int64_t vectors = int64_t{forward.num_sparse} + 1;

@@ -5,6 +5,7 @@ namespace hotrow::internal {
 namespace {
 
 // A thread a group.
+// Bytes: 8 a number
 __global__ void DropoutKernel(DropoutArgs args, uint32_t threshold) {
   const int64_t end = DropoutEndGroup(args);
   for (int64_t group = DropoutFirstGroup(args) + GridThread(); group < end;

@@ -10,6 +10,7 @@ namespace {
 constexpr int kFmLanes = 8;
 
 // Reads each vector once: both sums of a column stay in registers.
+// Bytes: 4 (F (D + 1) + 1) a sample with first order
 __global__ void FmKernel(FmInteractionArgs args) {
   const int lane = GroupLane<kFmLanes>();
   const unsigned lanes = 0xffu << (threadIdx.x % kWarpThreads / kFmLanes * kFmLanes);
@@ -48,6 +49,7 @@ __global__ void FmKernel(FmInteractionArgs args) {
 }
 
 // Reads each vector twice, the second time out of the cache of its processor.
+// Bytes: 4 (2 F (D + 1) + 1) a sample with first order
 __global__ void FmGradKernel(FmInteractionGradArgs args) {
   const FmInteractionArgs& forward = args.forward;
   const int lane = GroupLane<kFmLanes>();

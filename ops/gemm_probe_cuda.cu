@@ -45,6 +45,7 @@ struct FinishArgs {
 
 // A warp a column of C, which is a sample's row; a lane each 32nd number. kWords words of the mask
 // at a time, whose numbers are all read before the first is written.
+// Bytes: of a number of e bytes 2 e and a bit; gradient: a bit, and e where it is 0
 __global__ void FinishKernel(FinishArgs args) {
   constexpr int kWords = 4;
   const int64_t mask_stride = ReluMaskStride(args.m);
@@ -83,6 +84,7 @@ __global__ void FinishKernel(FinishArgs args) {
   }
 }
 
+// Bytes: once a shape
 __global__ void FillProbeKernel(ProbeNumbers args) {
   const GemmMatrix to = {.data = args.data, .numbers = args.numbers};
   for (int64_t i = GridThread(); i < args.count; i += GridThreads()) {
@@ -94,12 +96,14 @@ __global__ void FillProbeKernel(ProbeNumbers args) {
   }
 }
 
+// Bytes: once a shape
 __global__ void FillProbeMaskKernel(uint32_t* mask, int64_t words, uint64_t seed) {
   for (int64_t i = GridThread(); i < words; i += GridThreads()) {
     mask[i] = static_cast<uint32_t>(Mix64(seed + static_cast<uint64_t>(i)));
   }
 }
 
+// Bytes: once a shape
 __global__ void CompareWithSumsKernel(FinishArgs args, GemmMatrix sums, uint32_t* wrong) {
   const int64_t mask_stride = ReluMaskStride(args.m);
   for (int64_t at = GridThread(); at < args.m * args.n; at += GridThreads()) {
@@ -121,6 +125,7 @@ __global__ void CompareWithSumsKernel(FinishArgs args, GemmMatrix sums, uint32_t
   }
 }
 
+// Bytes: once a shape
 __global__ void CompareBitsKernel(int64_t m, int64_t n, GemmMatrix one, GemmMatrix other,
                                   const uint32_t* one_mask, const uint32_t* other_mask,
                                   uint32_t* wrong) {

@@ -16,6 +16,7 @@ struct PackTable {
 };
 
 // A warp a row.
+// Bytes: 6 a number
 __global__ void PackRowsKernel(PackTable table) {
   const int64_t rows = table.ends[table.size - 1];
   for (int64_t place = GridGroup(); place < rows; place += GridGroups()) {
@@ -34,6 +35,7 @@ __global__ void PackRowsKernel(PackTable table) {
   }
 }
 
+// Bytes: once a network
 __global__ void OnesPairsKernel(int64_t rows, int64_t column, Pairs to) {
   ForEachWord(rows, to.stride, [=](int64_t r, int64_t w) {
     to.row(r)[w] = to.Pack(2 * w == column ? 1.0f : 0.0f, 2 * w + 1 == column ? 1.0f : 0.0f);
@@ -41,6 +43,7 @@ __global__ void OnesPairsKernel(int64_t rows, int64_t column, Pairs to) {
 }
 
 // A warp a row; the first one does the padding.
+// Bytes: 8 a parameter
 __global__ void UnpackGradientKernel(UnpackGradientArgs args) {
   for (int64_t r = GridGroup(); r < args.out; r += GridGroups()) {
     const float* const row = args.from.row(r);

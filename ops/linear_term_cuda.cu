@@ -8,6 +8,7 @@ namespace {
 
 // A thread a sample, so in the CPU's order. The rows of a warp lie together: what one load reads
 // beyond its own column the next ones find in the cache.
+// Bytes: 4 (W + 1) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock) LinearTermKernel(LinearTermArgs args) {
   for (int64_t b = GridThread(); b < args.batch_size; b += GridThreads()) {
     const float* const row = args.x + b * args.x_stride;
@@ -19,6 +20,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) LinearTermKernel(LinearTermA
 }
 
 // A warp a sample.
+// Bytes: 4 (W + 1) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock)
     LinearTermInputGradKernel(LinearTermInputGradArgs args) {
   for (int64_t b = GridGroup(); b < args.batch_size; b += GridGroups()) {
@@ -32,6 +34,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 
 // sums [chunks, C]: a thread a chunk and a column, neighbours in a row read neighbours. kOnes: x is
 // a column of ones.
+// Bytes: 4 (W + 1) a sample
 template <bool kOnes>
 __global__ void __launch_bounds__(kThreadsPerBlock)
     TermChunkKernel(LinearTermWeightGradArgs args, int64_t chunks, float* sums) {
@@ -50,6 +53,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 }
 
 // A warp a column.
+// Bytes: 4 a column for each 32 samples
 __global__ void __launch_bounds__(kThreadsPerBlock)
     TermSumKernel(const float* sums, int64_t chunks, int64_t columns, float* gradient) {
   for (int64_t i = GridGroup(); i < columns; i += GridGroups()) {

@@ -27,11 +27,13 @@ __device__ void ForEachNumber(float* data, int64_t n, Body&& body) {
   for (int64_t i = done + GridThread(); i < n; i += GridThreads()) body(data[i]);
 }
 
+// Bytes: 8 a sample
 __global__ void ScaleKernel(const LossScale* state, float* data, int64_t n) {
   const float scale = state->scale;
   ForEachNumber(data, n, [scale](float& x) { x *= scale; });
 }
 
+// Bytes: 8 a gradient
 __global__ void UnscaleKernel(LossScale* state, float* data, int64_t n) {
   const float inverse = 1 / state->scale;
   bool finite = true;
@@ -42,6 +44,7 @@ __global__ void UnscaleKernel(LossScale* state, float* data, int64_t n) {
   if (!finite) state->non_finite = 1;  // whoever writes it writes the same
 }
 
+// Bytes: a few a step
 __global__ void EndStepKernel(LossScale* state, double* told) {
   if (GridThread() == 0) MoveLossScale(state, told);
 }

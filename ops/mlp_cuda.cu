@@ -24,6 +24,7 @@ constexpr char kName[] = "Mlp";
 
 // Sums the columns of each chunk of kSumChunkRows rows, row after row: sums [chunks, columns]. A
 // block takes kSumChunkColumns columns of a chunk, a thread one of them.
+// Bytes: 4 a number
 __global__ void SumRowsKernel(ConstMatrix dy, int64_t rows, int64_t columns, Matrix sums) {
   const int64_t tiles = CeilDiv(columns, kSumChunkColumns);
   const int64_t blocks = CeilDiv(rows, kSumChunkRows) * tiles;

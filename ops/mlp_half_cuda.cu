@@ -24,6 +24,7 @@ constexpr char kName[] = "Mlp";
 
 // ReLU of the last layer's outputs. Where the caller may change them before Backward, `kept` says
 // where they were zero.
+// Bytes: 10 a number: output read, written, kept
 __global__ void ReluOutputKernel(Matrix y, int64_t rows, int64_t columns, Pairs kept) {
   ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
     const auto at = [=](int64_t c) {
@@ -39,6 +40,7 @@ __global__ void ReluOutputKernel(Matrix y, int64_t rows, int64_t columns, Pairs 
 }
 
 // The gradient behind ReLU, rounded, from that before it.
+// Bytes: 8 a number: gradient, output read, gradient written
 __global__ void PackReluGradKernel(ConstMatrix dy, Pairs y, int64_t rows, int64_t columns,
                                    Pairs gradient) {
   ForEachWord(rows, gradient.stride, [=](int64_t r, int64_t w) {
@@ -52,6 +54,7 @@ __global__ void PackReluGradKernel(ConstMatrix dy, Pairs y, int64_t rows, int64_
 
 // The definition in ops/dropout.h, on numbers of 16 bits: args.data and its stride are not read. A
 // thread a group.
+// Bytes: 4 a number
 __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs data) {
   const float kept_share = 1.0f - args.rate;
   const int64_t end = DropoutEndGroup(args);

@@ -26,6 +26,7 @@ __device__ inline float SumOfFields(const float* field, int32_t num_fields, int6
 constexpr int kWarpDimMax = 128;
 
 // kGroup threads a sample: a warp or a block.
+// Bytes: 4 (F D + D (D + 1) / 2) a sample
 template <int kGroup, int kDimMax>
 __global__ void __launch_bounds__(kThreadsPerBlock) OuterProductKernel(OuterProductArgs args) {
   constexpr int kGroups = kThreadsPerBlock / kGroup;
@@ -79,6 +80,7 @@ constexpr int kGradBlocks = 4;
 // the tile gives to the gradient of column l of J, i rising, while it loads the rows; then what it
 // gives to that of row l of I, j rising. As tiles go by row, every gradient gets its terms in the
 // order of the number at their other end, which is the CPU's.
+// Bytes: 4 (2 F D + D (D + 1) / 2) a sample
 __global__ void __launch_bounds__(kThreadsPerBlock, kGradBlocks)
     OuterProductGradKernel(OuterProductGradArgs args) {
   const OuterProductArgs& forward = args.forward;

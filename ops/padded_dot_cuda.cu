@@ -20,6 +20,7 @@ __device__ const Stored* VectorOf(const PaddedDotArgs& args, int64_t sample, int
 }
 
 // Eight threads a product.
+// Bytes: e (F D + columns) a sample
 template <DotPrecision kPrecision>
 __global__ void DotPairsKernel(PaddedDotArgs args, int64_t columns) {
   using Element = DotElement<kPrecision>;
@@ -59,6 +60,7 @@ __global__ void DotPairsKernel(PaddedDotArgs args, int64_t columns) {
 }
 
 // A thread a number.
+// Bytes: e (2 F D + columns) a sample
 template <DotPrecision kPrecision>
 __global__ void DotPairsGradKernel(PaddedDotGradArgs args) {
   using Element = DotElement<kPrecision>;

@@ -326,6 +326,7 @@ __device__ const std::byte* StageRow(const TilesArgs& tiles, const WarpShared& s
 
 // --- Forward: c = x x^T, the tiles of 16 x 8 that have a part of the lower triangle
 
+// Bytes: e (F D + columns) a sample
 template <DotPrecision kPrecision, int kRowTiles>
 __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
     DotTilesKernel(const __grid_constant__ ForwardArgs args) {
@@ -406,6 +407,7 @@ __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
 
 // --- Backward: dx = g x, where g is the symmetric matrix of the gradients of pairs
 
+// Bytes: e (2 F D + columns) a sample
 template <DotPrecision kPrecision, int kRowTiles>
 __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
     DotTilesGradKernel(const __grid_constant__ BackwardArgs args) {

@@ -31,6 +31,7 @@ __device__ void ForRows(const RowRange& range, const Load& load, const Use& use)
   }
 }
 
+// Bytes: 20 D a row
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock) TargetPairsKernel(TargetPairsArgs args) {
   const int64_t d = args.rows.dim;
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) TargetPairsKernel(TargetPair
   }
 }
 
+// Bytes: 8 D a row
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock) RowSumGradKernel(RowSumGradArgs args) {
   const int64_t d = args.rows.dim;
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) RowSumGradKernel(RowSumGradA
   }
 }
 
+// Bytes: 4 D + 4 a row
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock) WeightedRowSumKernel(WeightedRowSumArgs args) {
   const int64_t d = args.rows.dim;
@@ -82,6 +85,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) WeightedRowSumKernel(Weighte
   }
 }
 
+// Bytes: 4 D + 4 a row
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock) RowWeightGradKernel(RowWeightGradArgs args) {
   const int64_t d = args.rows.dim;
@@ -115,6 +119,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) RowWeightGradKernel(RowWeigh
   }
 }
 
+// Bytes: 28 D + 4 a row
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock)
     TargetAttentionGradKernel(TargetAttentionGradArgs args) {

@@ -8,9 +8,10 @@
 # -c: whether the table of a page has the kernels that the sources have, by name; compiles nothing. Status 1 where not.
 # FILE: sources below the root of the project; by default all that BUILD compiles but tests and benchmarks.
 # Kernels of one name, templates, share a line: how many there are, and the most that one of them takes. Spills are
-# bytes of stores and loads; shared memory is what the kernel declares, not what a launch adds.
+# bytes of stores and loads; shared memory is what the kernel declares, not what a launch adds. Bytes are what passes
+# the device's memory, each input and output once: the line "// Bytes: ..." right before a kernel's definition.
 set -euo pipefail
-usage() { sed -n '2,11s/^# *//p' "$0"; }
+usage() { sed -n '2,12s/^# *//p' "$0"; }
 fail() { printf 'kernel_resources: %s\n' "$*" >&2; exit 2; }
 
 architecture=90
@@ -37,19 +38,31 @@ import sys
 
 root, page = pathlib.Path(sys.argv[1]), sys.argv[2]
 definition = re.compile(r'__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(')
+tagged = re.compile(r'// Bytes: ([^\n]*)\n(?:template <[^\n]*>\n)?' + definition.pattern)
 sources = set()
+tags = {}
 for folder in ('base', 'cache', 'comm', 'embedding', 'models', 'ops', 'store'):
     for pattern in ('*.cu', '*.cuh'):
         for path in (root / folder).rglob(pattern):
-            text = re.sub(r'//[^\n]*', '', path.read_text(encoding='utf-8'))
+            source = path.read_text(encoding='utf-8')
+            text = re.sub(r'//[^\n]*', '', source)
             names = definition.findall(text)
             if len(names) != text.count('__global__'):
                 sys.exit(f'kernel_resources: {path}: a kernel whose name is not understood')
             sources.update(names)
+            found = {name: text for text, name in tagged.findall(source)}
+            # Where one kernel of a source has its bytes, all have.
+            if len(found) != source.count('// Bytes: ') or (found and set(found) != set(names)):
+                sys.exit(f'kernel_resources: {path}: "// Bytes: ..." belongs right before each kernel')
+            tags.update({(name, str(path.relative_to(root))): text for name, text in found.items()})
 table = re.search(r'<!-- kernels -->(.*?)<!-- end of kernels -->', open(page, encoding='utf-8').read(), re.DOTALL)
 if table is None:
     sys.exit(f'kernel_resources: {page}: has no lines <!-- kernels --> and <!-- end of kernels -->')
 rows = set(re.findall(r'^\| `(\w+)`', table[1], re.MULTILINE))
+listed = {(name, path): text for name, path, text in re.findall(r'^\| `(\w+)` \(([^)]*)\)[^|]*\|.*\| ([^|]*) \|$', table[1], re.MULTILINE)}
+for (name, path), text in sorted(tags.items()):
+    if listed.get((name, path), '') != text:
+        sys.exit(f'kernel_resources: {page}: other bytes of {name} than {path} says; run tools/kernel_resources.sh -w {page}')
 for name in sorted(sources - rows):
     print(f'kernel_resources: {page}: {name} is missing; run tools/kernel_resources.sh -w {page}', file=sys.stderr)
 for name in sorted(rows - sources):
@@ -108,7 +121,7 @@ while IFS=$'\t' read -r name words; do
 done <"$logs/commands"
 
 {
-printf '| kernel, sm_%s | registers | spills | shared bytes |\n| --- | --- | --- | --- |\n' "$architecture"
+printf '| kernel, sm_%s | registers | spills | shared bytes | bytes |\n| --- | --- | --- | --- | --- |\n' "$architecture"
 awk -F '\t' '
   # A function is named by two lines, then come its stack and what it uses. Functions that are called are no kernels.
   function number(text, before, after) {
@@ -141,7 +154,18 @@ awk -F '\t' '
       many = (instances[k] > 1) ? ", " instances[k] " of them" : ""
       printf "| %s%s | %d | %d | %d |\n", k, many, registers[k], spilled[k], shares[k]
     }
-  }' "$logs/all"
+  }' "$logs/all" | python3 -c '
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1])
+for line in sys.stdin:
+    name, path = re.match(r"\| `(\w+)` \(([^)]*)\)", line).groups()
+    found = re.search(r"// Bytes: ([^\n]*)\n(?:template <[^\n]*>\n)?__global__\s+void\s+(?:__launch_bounds__\([^\n]*\)\s*)?"
+                      + name + r"\s*\(", (root / path).read_text(encoding="utf-8"))
+    print(line.rstrip("\n"), (found[1] + " " if found else "") + "|")
+' "$root"
 } >"$logs/table"
 if [[ -z $page ]]; then
   cat "$logs/table"

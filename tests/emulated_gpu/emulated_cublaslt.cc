@@ -262,7 +262,9 @@ float FinishedNumber(const Desc& desc, float sum, int64_t row, int64_t column) {
     }
   }
   static std::atomic<uint32_t> count = 0;
-  if (fault == Fault::kDoesNotRepeat && sum != 0 && ++count % 97 == 0) sum *= 1.01f;
+  // Of sums that rounding may change: whole ones are the same in any order.
+  const bool is_whole = sum == std::nearbyint(sum);
+  if (fault == Fault::kDoesNotRepeat && !is_whole && ++count % 97 == 0) sum *= 1.01f;
   return sum;
 }
 

@@ -78,7 +78,7 @@ enum class EpilogueFault {
   kRefused,         // there is one, which does not run
   kNaNBecomesZero,  // by the ReLU
   kMaskIsShifted,   // by a bit
-  kDoesNotRepeat,   // the last bit of a number changes from product to product
+  kDoesNotRepeat,   // numbers that are not whole change from product to product
   kNoBias,          // is added
 };
 void SetEpilogueFault(EpilogueFault fault);
