@@ -149,12 +149,12 @@ def near_rows(a):
     loss = abs(one["logloss"] - other["logloss"])
     auc = abs(one["auc"] - other["auc"])
     # NaN is near nothing.
-    held = loss <= 1e-3 and auc <= 2e-3
+    held = loss <= 1e-3 * a.within and auc <= 2e-3 * a.within
     add(a.rows, [make_row(a.check, held, note="logloss differs by %.1e, AUC by %.1e" % (loss, auc), seconds=a.seconds)])
 
 
 def train_rows(a):
-    """One line for a run of ours and one for each of the peer's at the same batch."""
+    """One line for a run of ours and one for each of the peer's at the same batch and, but for TF32, precision."""
     ours = None
     if a.report and os.path.exists(a.report):
         first, report = (read_json(path) for path in (a.first, a.report))
@@ -162,13 +162,13 @@ def train_rows(a):
         seconds = report["train_seconds"] - first["train_seconds"]
         ours = (report["samples"] - first["samples"]) / seconds if seconds > 0 else report["samples_per_second"]
     if ours is not None and not a.only_peers:
-        add(a.rows, [make_row(a.check, True, ours=ours * 1e-6, unit="M samples/s", seconds=a.seconds, note="fp32")])
+        add(a.rows, [make_row(a.check, True, ours=ours * 1e-6, unit="M samples/s", seconds=a.seconds)])
     if not a.peers or not os.path.exists(a.peers):
         return
     peers = read_json(a.peers)
     rows = []
     for figure in peers["figures"]:
-        if figure["part"] != "dlrm":
+        if figure["part"] != "dlrm" or ("bf16" in figure["name"]) != (a.precision == "bf16"):
             continue
         rows.append(make_row(a.check + ", " + figure["name"], figure["right"],
                              ours=None if ours is None else ours * 1e-6,
@@ -250,8 +250,10 @@ def main():
         compare = command(name, function)
         compare.add_argument("--check", required=True)
         compare.add_argument("reports", nargs=2)
+        compare.add_argument("--within", type=float, default=1, help="near: times what fp32 may differ by")
     train = command("train", train_rows)
     train.add_argument("--check", required=True)
+    train.add_argument("--precision", required=True)
     train.add_argument("--first")
     train.add_argument("--report")
     train.add_argument("--peers")

@@ -3,7 +3,7 @@
 #   gpu_check.sh smoke|bench|train [--bundle=DIR] [--out=DIR] [--toy] [--only=STEP,...] [--seconds=N]
 # smoke: does everything run, and right: device, libraries, limits, products, tests, compute-sanitizer, dlrm.
 # bench: gpu_bench, and PyTorch on the same shapes and ids.
-# train: DLRM of MLPerf's sizes beside PyTorch, and profiles of the kernels that matter.
+# train: DLRM of MLPerf's sizes beside PyTorch, every model beside the CPU, and profiles of the kernels that matter.
 # --bundle: an unpacked bundle, or a build folder (default: the folder that this lies in, else ./bundle).
 # --out: gets a log, result.json, reports and profiles as they are made (default: gpu_check-STAGE; no spaces in its name).
 # --only: these steps. --toy: sizes for an emulated GPU.
@@ -275,8 +275,9 @@ step_peers() {
 
 # --- train ----------------------------------------------------------------------------------------------
 # Two runs of one seed, of one epoch and of two: the difference is the second, in which no row is made.
-train_at() {
-  local batch=$1 steps=$2 name=train_$1
+train_at() {  # train_at BATCH STEPS PRECISION [FLAG ...]
+  local batch=$1 steps=$2 precision=$3 name=train_$1_$3${4:+_other}
+  shift 3
   local flags=(--data=synthetic:tables=26,rows=1M,samples=$((batch * steps)),valid=$batch,test=$batch,zipf=1.05 --embedding_dim=128
     --dense_arch_layer_sizes=512-256-128 --over_arch_layer_sizes=1024-1024-512-256-1 --batch_size="$batch" --seed=7
     --optimizer=sgd --dense_optimizer=sgd --learning_rate=0.01 --dense_learning_rate=0.01 --prefetch_depth=2
@@ -287,26 +288,62 @@ train_at() {
       --optimizer=sgd --dense_optimizer=sgd --learning_rate=0.01 --dense_learning_rate=0.01
       --device=cuda --device_cache_bytes=min --store_bytes=64MiB)
   fi
+  flags+=(--precision="$precision" "$@")
   dlrm "${name}_1" 100 "${flags[@]}" --epochs=1 && dlrm "${name}_2" 140 "${flags[@]}" --epochs=2 &&
-    keep train --check "dlrm, batch $batch" --seconds "$took" --first "$details/${name}_1.json" --report "$details/${name}_2.json"
+    keep train --check "dlrm, batch $batch, $precision${1:+, $*}" --precision "$precision" --seconds "$took" \
+      --first "$details/${name}_1.json" --report "$details/${name}_2.json"
 }
 step_train() {
   if [[ $toy -eq 1 ]]; then
-    train_at 64 6
+    train_at 64 6 fp32
+    train_at 64 6 bf16
   else
-    train_at 65536 40
-    train_at 2048 400
+    train_at 65536 40 fp32
+    train_at 65536 40 bf16
+    train_at 2048 400 bf16
+    train_at 2048 400 fp32
+    train_at 2048 400 bf16 --cuda_graph=false
   fi
+}
+# All programs that are there, of which a bundle has what its -p named: a GPU learns what the CPU learns.
+step_models() {
+  local model flags precision models=(dlrm deepfm wide_deep dcn pnn xdeepfm din mmoe)
+  local data=(--data=synthetic:tables=6,rows=2000,dense=4,hotness=1-3,samples=60k,valid=4k,test=20k --batch_size=1024)
+  if [[ $toy -eq 1 ]]; then
+    models=(deepfm mmoe)
+    data=(--data=synthetic:tables=3,rows=100,dense=2,hotness=1-3,samples=400,valid=64,test=320 --batch_size=64 --threads=1)
+  fi
+  for model in "${models[@]}"; do
+    if [[ ! -x $bundle/bin/$model ]]; then
+      row "model $model" absent "not run: the bundle does not have it"
+      continue
+    fi
+    flags=("${data[@]}" --embedding_dim=16 --over_arch_layer_sizes=32-1 --seed=7 --store_bytes=64MiB)
+    case $model in
+      dlrm) flags+=(--dense_arch_layer_sizes=32-16) ;;
+      din) flags+=(--history=cat_0:cat_1) ;;
+      mmoe) flags+=(--num_experts=3 --expert_layer_sizes=32) ;;
+    esac
+    attempt "model_$model" 60 "${run[@]}" "$model" "${flags[@]}" --report="$details/model_$model.json" || continue
+    for precision in fp32 bf16; do
+      attempt "model_${model}_$precision" 60 "${run[@]}" "$model" "${flags[@]}" --device=cuda --device_cache_bytes=min \
+        --precision="$precision" --report="$details/model_${model}_$precision.json" &&
+        keep near --check "model $model, $precision: as the CPU" --seconds "$took" \
+          --within "$([[ $precision == fp32 ]] && echo 1 || echo 3)" "$details/model_$model.json" "$details/model_${model}_$precision.json"
+    done
+  done
 }
 step_torch() {
   have_torch || return
-  local batch
+  local batch precision
   for batch in $([[ $toy -eq 1 ]] && echo 64 || echo 65536 2048); do
     rm -f "$out/torch_$batch.json"
     attempt "torch_$batch" 110 "$torch_python" "$peers" dlrm --device="$peer_device" --batch="$batch" --report="$out/torch_$batch.json" \
       "${peer_sizes[@]}"
-    keep train --check "torch dlrm, batch $batch" --first "$details/train_${batch}_1.json" \
-        --report "$details/train_${batch}_2.json" --peers "$out/torch_$batch.json" --only_peers
+    for precision in fp32 bf16; do
+      keep train --check "torch dlrm, batch $batch" --precision "$precision" --first "$details/train_${batch}_${precision}_1.json" \
+        --report "$details/train_${batch}_${precision}_2.json" --peers "$out/torch_$batch.json" --only_peers
+    done
   done
 }
 # The third launch: the first ones load the kernel and warm the caches.
@@ -353,7 +390,7 @@ fi
 case $stage in
   smoke) steps=(libraries limits cache races tests sanitizer dlrm) ;;
   bench) steps=(find ops peers bus gemm dense step tiers) ;;
-  train) steps=(train torch profiles) ;;
+  train) steps=(train torch models profiles) ;;
 esac
 step_device
 for step in "${steps[@]}"; do

@@ -702,7 +702,7 @@ const TrainerSetting kSettings[] = {
     {.name = "cuda_graph",
      .group = kRunningGroup,
      .help = "with --device=cuda: forward and backward of whole batches are one launch, of one "
-             "rank and models without a history and batch norm. It changes no bit",
+             "rank and models without a history. It changes no bit",
      .bind = [](O& o) { return SwitchFlag(&o.cuda_graph); }},
     {.name = "fuse_lookup",
      .group = kRunningGroup,
