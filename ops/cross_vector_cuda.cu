@@ -51,11 +51,6 @@ struct Net {
   __device__ const float* bias(int64_t l) const { return weights(l) + stride; }
 };
 
-__device__ inline float SumOfWarp(float x) {
-  for (int half = kWarpThreads / 2; half > 0; half /= 2) x += __shfl_xor_sync(kAllLanes, x, half);
-  return x;
-}
-
 // B and q: a block a layer, and one more for B_L.
 // Bytes: 12 L W, of all samples together
 __global__ void BiasSumsKernel(Net net) {
@@ -69,7 +64,7 @@ __global__ void BiasSumsKernel(Net net) {
       sums[i] = sum;
       if (l < net.layers) product += sum * net.weights(l)[i];
     }
-    product = SumOfWarp(product);
+    product = WarpSum(product);
     if (GroupLane() == 0) partial[threadIdx.x / kWarpThreads] = product;
     __syncthreads();
     if (threadIdx.x == 0 && l < net.layers) {
@@ -102,7 +97,7 @@ __global__ void CrossVectorKernel(Net net, Matrix y, bool keeps) {
 #pragma unroll
       for (int k = 0; k < kLayersAtOnce; ++k) {
         if (k >= n) continue;
-        const float product = SumOfWarp(sums[k]);
+        const float product = WarpSum(sums[k]);
         if (keeps && GroupLane() == 0) {
           products[first + k] = product;
           factors[first + k] = factor;
@@ -129,7 +124,7 @@ __global__ void CrossVectorGradKernel(Net net, ConstMatrix dy, Matrix dx) {
     float sum = 0;
 #pragma unroll 4
     for (int64_t i = GroupLane(); i < net.width; i += kWarpThreads) sum += g[i] * x0[i];
-    float next = SumOfWarp(sum);  // d of the layer before
+    float next = WarpSum(sum);  // d of the layer before
     for (int64_t first = (net.layers - 1) / kWarpThreads * kWarpThreads; first >= 0;
          first -= kWarpThreads) {
       const int64_t l = first + GroupLane();
@@ -214,7 +209,7 @@ __global__ void SumsOfDKernel(const float* sums_of_d, int64_t chunks, int64_t la
     for (int64_t chunk = GroupLane(); chunk < chunks; chunk += kWarpThreads) {
       sum += sums_of_d[chunk * layers + l];
     }
-    sum = SumOfWarp(sum);
+    sum = WarpSum(sum);
     if (GroupLane() == 0) d[l] = sum;
   }
 }

@@ -34,10 +34,7 @@ __global__ void InteractionKernel(DotInteractionArgs args) {
         const bool in = d < args.dim;
         sum = fmaf(in ? a[d] : 0.0f, in ? b[d] : 0.0f, sum);
       }
-      // ((0 + 2) + (1 + 3)) + ((4 + 6) + (5 + 7))
-      sum += __shfl_xor_sync(lanes, sum, 2);
-      sum += __shfl_xor_sync(lanes, sum, 1);
-      sum += __shfl_xor_sync(lanes, sum, 4);
+      sum = SumOfEight(lanes, sum);
       if (lane == 0) output[FirstProduct(args) + place] = sum;
     }
   }

@@ -30,10 +30,7 @@ __global__ void FmKernel(FmInteractionArgs args) {
       }
       pairs += sum * sum - squares;
     }
-    // ((0 + 2) + (1 + 3)) + ((4 + 6) + (5 + 7))
-    pairs += __shfl_xor_sync(lanes, pairs, 2);
-    pairs += __shfl_xor_sync(lanes, pairs, 1);
-    pairs += __shfl_xor_sync(lanes, pairs, 4);
+    pairs = SumOfEight(lanes, pairs);
     if (lane != 0) continue;
     float result = 0.5f * pairs;
     if (args.first_order_column != kNoFirstOrder) {

@@ -11,12 +11,6 @@
 namespace hotrow::internal {
 namespace {
 
-// The same in all lanes.
-__device__ float WarpSum(float x) {
-  for (int half = kWarpThreads / 2; half > 0; half /= 2) x += __shfl_xor_sync(kAllLanes, x, half);
-  return x;
-}
-
 // Makes the shares of a sample. All lanes call it together.
 class Shares {
  public:

@@ -47,6 +47,26 @@ __device__ inline int GroupLane() {
   return static_cast<int>(threadIdx.x) % kLanes;
 }
 
+// The sum over a warp, all of which call together, in a tree; the same in all lanes.
+__device__ inline float WarpSum(float x) {
+  for (int half = kWarpThreads / 2; half > 0; half /= 2) x += __shfl_xor_sync(kAllLanes, x, half);
+  return x;
+}
+__device__ inline int64_t WarpSum(int64_t x) {
+  for (int half = kWarpThreads / 2; half > 0; half /= 2) {
+    x += static_cast<int64_t>(__shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(x), half));
+  }
+  return x;
+}
+
+// The sum over eight lanes, neighbours, in the order in which the CPU adds its eight (Vec8):
+// ((0 + 2) + (1 + 3)) + ((4 + 6) + (5 + 7)). `lanes` are those that call together, whole eights.
+__device__ inline float SumOfEight(unsigned lanes, float x) {
+  x += __shfl_xor_sync(lanes, x, 2);
+  x += __shfl_xor_sync(lanes, x, 1);
+  return x + __shfl_xor_sync(lanes, x, 4);
+}
+
 // Calls body(i) for i in [0, n), each by one of the group's kLanes threads, which hold kInFlight
 // loads each before the first is used: load(i) gives a value, store(i, value) takes it.
 template <int kLanes, int kInFlight = 4, typename Load, typename Store>

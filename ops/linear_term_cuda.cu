@@ -61,9 +61,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
     for (int64_t chunk = GroupLane(); chunk < chunks; chunk += kWarpThreads) {
       sum += sums[chunk * columns + i];
     }
-    for (int half = kWarpThreads / 2; half > 0; half /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, half);
-    }
+    sum = WarpSum(sum);
     if (GroupLane() == 0) gradient[i] = sum;
   }
 }

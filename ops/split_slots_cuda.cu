@@ -33,15 +33,6 @@ __device__ inline void AddTo(int64_t* sum, int64_t number) {
   atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(number));
 }
 
-// The sum over the warp, all of which call together.
-__device__ inline int64_t WarpSum(int64_t number) {
-  for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
-    number += static_cast<int64_t>(
-        __shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(number), distance));
-  }
-  return number;
-}
-
 // 1 for a miss, else 0, and alike for what was found; a last 0 makes room for the sum of all.
 __global__ void __launch_bounds__(kThreadsPerBlock)
     MarkMissesKernel(const SplitSlotsArgs args, const Ranks ranks, int64_t* hit_lookups) {
@@ -102,7 +93,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) CountFoundKernel(const Split
       const uint32_t its = __shfl_sync(kAllLanes, table, __ffs(static_cast<int>(left)) - 1);
       const bool mine = found && table == its;
       const uint32_t lanes = __ballot_sync(kAllLanes, mine);
-      const int64_t lookups = WarpSum(mine ? args.counts[i] : 0);
+      const int64_t lookups = WarpSum(mine ? int64_t{args.counts[i]} : int64_t{0});
       if (GroupLane() == 0) {
         AddTo(&args.found_of_table[its].keys, __popc(lanes));
         AddTo(&args.found_of_table[its].lookups, lookups);
