@@ -206,5 +206,41 @@ TEST(MlpBf16CudaTest, NaNStaysOneAndStaysInItsSample) {
   }
 }
 
+// Half a backward pass has gradients of weights under way on the second stream, of which the first
+// layer's have only begun: what they read stays until they end, and another pass waits for them.
+TEST(MlpBf16CudaTest, APassThatIsLeftInTheMiddleKeepsItsMemoryUntilItsWorkHasEnded) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kBf16}) {
+    const test::GpuStream stream;
+    const MlpOptions options = {
+        .sizes = {300, 200, 2}, .max_batch_size = 200, .precision = precision};
+    auto mlp = NewMlp(options, stream.ctx());
+    ASSERT_NE(mlp, nullptr);
+    const Problem p = test::RandomMlpProblem(*mlp, options, 200, 3);
+    const Result want = RunOn(stream, *mlp, p);
+    test::DeviceArray<float> parameters(p.parameters), x(p.x), y(p.dy), dy(p.dy),
+        gradients(p.parameters);
+    const auto leave = [&] {
+      HOTROW_EXPECT_OK(mlp->Forward(stream.ctx(), {.parameters = parameters.data(),
+                                                   .x = x.data(),
+                                                   .x_stride = p.x_stride(),
+                                                   .batch_size = p.batch_size,
+                                                   .y = y.data(),
+                                                   .y_stride = p.y_stride(),
+                                                   .training = true,
+                                                   .step = p.step}));
+      HOTROW_EXPECT_OK(mlp->BackwardInput(stream.ctx(), {.parameters = parameters.data(),
+                                                         .dy = dy.data(),
+                                                         .dy_stride = p.y_stride(),
+                                                         .parameter_gradients = gradients.data()}));
+    };
+    leave();
+    EXPECT_TRUE(RunOn(stream, *mlp, p) == want);
+    leave();
+    mlp.reset();
+    stream.Wait();
+  }
+}
+
 }  // namespace
 }  // namespace hotrow
