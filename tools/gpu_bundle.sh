@@ -11,7 +11,7 @@ Usage: tools/gpu_bundle.sh [-a ARCHS] [-o NAME] [-b BUILD_DIR] [-j N] [-p PROGRA
   -o NAME       makes NAME.tar.xz, which unpacks into a folder of that name (default: bundle)
   -b BUILD_DIR  where it builds (default: build-bundle)
   -j N          compilers at a time (default: all processors)
-  -p PROGRAMS   further programs of the build, joined by commas: deepfm,dcn,hotrow ...
+  -p PROGRAMS   further programs of the build, joined by commas: hotrow ...
   -l            device code says which line it comes from, for compute-sanitizer and ncu (twice the machine code)
 TEXT
 }
@@ -24,7 +24,7 @@ archs=90-real
 out=bundle
 build=build-bundle
 jobs=$(nproc)
-programs=(gpu_bench dlrm comm_bench)
+programs=(gpu_bench comm_bench dlrm deepfm wide_deep dcn pnn xdeepfm din mmoe)
 cuda_flags='-O3 -DNDEBUG'
 while getopts 'a:o:b:j:p:lh' option; do
   case $option in

@@ -305,7 +305,7 @@ step_train() {
     train_at 2048 400 bf16 --cuda_graph=false
   fi
 }
-# All programs that are there, of which a bundle has what its -p named: a GPU learns what the CPU learns.
+# A GPU learns what the CPU learns.
 step_models() {
   local model flags precision models=(dlrm deepfm wide_deep dcn pnn xdeepfm din mmoe)
   local data=(--data=synthetic:tables=6,rows=2000,dense=4,hotness=1-3,samples=60k,valid=4k,test=20k --batch_size=1024)
