@@ -58,14 +58,11 @@ class BesideWork {
     HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(stream, ends_[part].get(), 0));
     return absl::OkStatus();
   }
-  // Where a pass was left before its end: the stream of Init goes on behind it all.
+  // Where a pass was left before its end: the stream of Init goes on behind it all. Not by way of
+  // ends_, which may have been recorded in a graph that came to nothing.
   absl::Status AwaitAll() {
-    if (under_way_ == 0) return absl::OkStatus();
-    under_way_ = 0;
-    for (EventHandle& end : ends_) {
-      HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(stream_, end.get(), 0));
-    }
-    return absl::OkStatus();
+    if (std::exchange(under_way_, 0) == 0) return absl::OkStatus();
+    return gemm_->Join(stream_);
   }
 
  private:

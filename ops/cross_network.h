@@ -115,12 +115,14 @@ class CrossNetwork {
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
 
   // Backward in two halves: first dx, then parameter_gradients, so that the caller can pass dx on
-  // in between. Both take the same args; the second does not read dy. The second without the first
-  // is FailedPrecondition.
+  // in between. Both take the same args; the second does not read dy, and on a GPU
+  // parameter_gradients are being written until it has been called. The second without the first is
+  // FailedPrecondition.
   absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
-  // All memory this object keeps: activations, column sums and what products work with.
+  // All memory this object keeps: activations, column sums and what products work with; not what
+  // all networks on one stream of a GPU share (Mlp::activation_bytes).
   int64_t activation_bytes() const;
 
  private:

@@ -128,6 +128,7 @@ struct GemmCuda::Impl {
   cublasStatus_t Launch(CudaStream on, const GemmKey& key, Plan& plan,
                         const ColumnMajorProduct& product, std::byte* work) const;
   absl::Status Run(CudaStream on, const ColumnMajorProduct& product, std::byte* work);
+  absl::Status Join(CudaStream on);
 
   cudaDataType_t ResultType(const GemmKey& key) const {
     return key.half_result ? factor_type : CUDA_R_32F;
@@ -144,19 +145,23 @@ struct GemmCuda::Impl {
   CudaStream stream = nullptr;
   DeviceBuffer<std::byte> workspace, beside_workspace;
   StreamHandle beside;
-  EventHandle forked;
+  EventHandle forked;  // of Fork and Join
 
-  std::mutex mutex;  // of what follows, and of the operations of plans, to which pointers are put
+  std::mutex mutex;  // of `forked`, of what follows, and of plans' operations, which get pointers
   std::map<GemmKey, Plan> plans;
 };
 
 GemmCuda::Impl::~Impl() {
   if (handle != nullptr) lt->cublasLtDestroy(handle);
   // The workspaces go back in the order of `stream`.
-  if (beside == nullptr || forked == nullptr) return;
-  if (cudaEventRecord(forked.get(), beside.get()) == cudaSuccess) {
-    cudaStreamWaitEvent(stream, forked.get(), 0);
-  }
+  if (beside != nullptr && forked != nullptr) Join(stream).IgnoreError();
+}
+
+absl::Status GemmCuda::Impl::Join(CudaStream on) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(forked.get(), beside.get()));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(on, forked.get(), 0));
+  return absl::OkStatus();
 }
 
 absl::Status GemmCuda::Impl::Init(GemmPrecision precision) {
@@ -311,9 +316,11 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   };
   // What the last product left in the workspace must not matter.
   constexpr size_t kJunkBytes = 1 << 20;
-  const auto run = [&](int junk) -> absl::StatusOr<bool> {
+  bool runs = true;
+  const auto run = [&](int junk) -> absl::Status {
     HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(work, junk, kJunkBytes, on));
-    return Launch(on, few, tried, product, work) == CUBLAS_STATUS_SUCCESS;
+    runs = runs && Launch(on, few, tried, product, work) == CUBLAS_STATUS_SUCCESS;
+    return absl::OkStatus();
   };
 
   for (const bool nans : {false, true}) {
@@ -321,17 +328,16 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
     ColumnMajorProduct of_sums = WithoutEpilogue(product);
     of_sums.c = sums.data();
     HOTROW_RETURN_IF_ERROR(check(Launch(on, plain_key, plain, of_sums, work)));
-    HOTROW_ASSIGN_OR_RETURN(const bool runs, run(0xff));
-    if (!runs) return "cublasLt does not run it";
+    HOTROW_RETURN_IF_ERROR(run(0xff));
     HOTROW_RETURN_IF_ERROR(
         CompareWithSumsCuda(on, product, result, other, wrong.data() + (nans ? 1 : 0)));
   }
   HOTROW_RETURN_IF_ERROR(fill(/*whole=*/false, /*nans=*/false));
-  HOTROW_RETURN_IF_ERROR(run(0).status());
+  HOTROW_RETURN_IF_ERROR(run(0));
   product.c = sums.data();
   if (key.epilogue == GemmEpilogue::kRelu && key.has_mask) product.mask = other_mask.data();
   for (const int junk : {0xff, 0x3f}) {
-    HOTROW_RETURN_IF_ERROR(run(junk).status());
+    HOTROW_RETURN_IF_ERROR(run(junk));
     HOTROW_RETURN_IF_ERROR(CompareBitsCuda(on, key.m, columns, result, other,
                                            key.has_mask ? mask.data() : nullptr, product.mask,
                                            wrong.data() + 2));
@@ -340,6 +346,7 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   HOTROW_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(found, wrong.data(), sizeof(found), cudaMemcpyDeviceToHost, on));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on));
+  if (!runs) return "cublasLt does not run it";
   constexpr const char* kReasons[kTests] = {"numbers or masks are others",
                                             "NaNs are treated otherwise",
                                             "equal products give other bits"};
@@ -443,6 +450,8 @@ absl::StatusOr<CudaStream> GemmCuda::Fork(CudaStream stream) {
   HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(impl_->beside.get(), impl_->forked.get(), 0));
   return impl_->beside.get();
 }
+
+absl::Status GemmCuda::Join(CudaStream stream) { return impl_->Join(stream); }
 
 absl::Status GemmCuda::RunBeside(const ColumnMajorProduct& product) {
   return impl_->Run(impl_->beside.get(), product, impl_->beside_workspace.data());

@@ -186,6 +186,8 @@ class GemmCuda {
   // `stream` gets later. RunBeside runs a product there. BesideWork (ops/beside_work_impl.cuh) is
   // how networks use both.
   absl::StatusOr<CudaStream> Fork(CudaStream stream);
+  // `stream` goes on behind all that the second stream has now, of whatever network.
+  absl::Status Join(CudaStream stream);
   absl::Status RunBeside(const ColumnMajorProduct& product);
 
  private:

@@ -41,9 +41,11 @@ struct MlpOptions {
 //          pieces that depend on the shapes only; within a piece oneDNN multiplies on one thread.
 //          So results are equal bit for bit whatever the number of threads.
 // CUDA:    x, y, dy, dx, parameters and their gradients are device memory, and the calls enqueue
-//          work on ctx.stream, one stream at a time. The first pass with a batch size asks cublasLt
-//          for algorithms, on the host, and loads kernels; later ones allocate nothing, wait for
-//          nothing and can be captured in a CUDA graph. Results repeat bit for bit on one kind of
+//          work on ctx.stream, one stream at a time; gradients of parameters are made on a second
+//          one, from BackwardInput to BackwardParameters, behind which ctx.stream has them. The
+//          first pass with a batch size asks cublasLt for algorithms and tries them, for which it
+//          waits, and loads kernels; later ones allocate nothing, wait for nothing and can be
+//          captured in a CUDA graph. Results repeat bit for bit on one kind of
 //          GPU and differ from the CPU's by the rounding of sums; dropout's mask is the same.
 // Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward, no
 //          usable GPU, no bf16), ResourceExhausted (no memory), Unimplemented (a build without
@@ -107,12 +109,14 @@ class Mlp {
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
 
   // Backward in two halves: first dx, then parameter_gradients, so that the caller can pass dx on
-  // in between. Both take the same args; dy must stay as the first half left it until the second
-  // has read it. The second without the first is FailedPrecondition.
+  // in between. Both take the same args. Until the second half dy must stay as the first left it,
+  // and on a GPU parameter_gradients are being written. The second without the first is
+  // FailedPrecondition.
   absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
-  // All memory this object keeps: activations, their gradients and what products work with.
+  // All memory this object keeps: activations, their gradients and what products work with; not
+  // the 32 MiB of workspaces that all networks on one stream of a GPU share.
   int64_t activation_bytes() const;
 
  private:

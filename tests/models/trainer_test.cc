@@ -961,6 +961,16 @@ TEST(ReportTest, SummaryOfAnEmptyRunHasNoNonsense) {
   EXPECT_THAT(summary, HasSubstr("not evaluated"));
 }
 
+// Nothing is said where there are none.
+TEST(ReportTest, ProductsThatAreNotFusedAreNamed) {
+  TrainReport report;
+  EXPECT_THAT(FormatSummary(report), ::testing::Not(HasSubstr("products")));
+  report.unfused_products = {"a product [2, 3], ReLU: NaNs are treated otherwise", "another one"};
+  EXPECT_THAT(FormatSummary(report), HasSubstr("NaNs are treated otherwise"));
+  const nlohmann::json json = nlohmann::json::parse(ReportToJson(report));
+  EXPECT_EQ(json["unfused_products"], nlohmann::json(report.unfused_products));
+}
+
 // Each thread of a run in turn cannot be made, alone or with all that follow: an error that says
 // so, or, where the work can be done without, the bits of any other run.
 TEST(TrainerTest, ThreadsThatCannotBeMadeAreAnError) {

@@ -47,6 +47,17 @@ class GpuStream {
     EXPECT_EQ(cudaGraphExecDestroy(runnable), cudaSuccess);
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   }
+  // Captures what body enqueues, which is left with work on a stream that nobody waits for.
+  template <typename Body>
+  void FailAsGraph(Body&& body) {
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeGlobal), cudaSuccess);
+    capturing_ = true;
+    body();
+    capturing_ = false;
+    EXPECT_EQ(cudaStreamEndCapture(stream_.get(), &graph), cudaErrorStreamCaptureUnjoined);
+    cudaGetLastError();
+  }
 
  private:
   StreamHandle stream_;
