@@ -29,8 +29,9 @@ absl::Status CheckIsNotPortable(Env& env, const std::string& path) {
 
 }  // namespace
 
-std::string CheckpointName(int64_t step) {
-  return absl::StrFormat("%s%0*d", kStepPrefix, kStepDigits, step);
+std::string CheckpointName(int64_t step, int64_t again) {
+  const std::string first = absl::StrFormat("%s%0*d", kStepPrefix, kStepDigits, step);
+  return again == 0 ? first : absl::StrCat(first, "-", again);
 }
 
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::string& dir) {
@@ -41,7 +42,9 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::st
   for (const std::string& name : names) {
     if (StepOfName(name).has_value()) out.push_back(name);
   }
-  std::sort(out.begin(), out.end());  // by step: all names have the same length
+  std::sort(out.begin(), out.end(), [](const std::string& a, const std::string& b) {
+    return *StepOfName(a) < *StepOfName(b);
+  });
   return out;
 }
 

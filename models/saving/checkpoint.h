@@ -25,10 +25,11 @@ namespace hotrow {
 // Tables on a disk keep their snapshots in their own store. A checkpoint exists once its directory
 // has its final name. docs/formats/saved_model.md has the details.
 
-// "step-000000001000"
-std::string CheckpointName(int64_t step);
+// "step-000000001000", or "step-000000001000-1" where a checkpoint of the step came before.
+std::string CheckpointName(int64_t step, int64_t again = 0);
 
-// Names of the committed checkpoints of a directory, by step. A missing directory has none.
+// Names of the committed checkpoints of a directory, the oldest first. A missing directory has
+// none.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::string& dir);
 
 // Reads the manifest of whatever a user may call a checkpoint: a directory of checkpoints (the

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -32,16 +31,24 @@ absl::Status WriteText(Env& env, const std::string& path, std::string_view text)
 
 }  // namespace
 
-std::optional<int64_t> StepOfName(const std::string& name) {
+std::optional<StepName> StepOfName(const std::string& name) {
+  StepName out;
+  std::string_view rest(name);
+  const auto take = [&rest](int64_t* number) {
+    const size_t n = std::min(rest.find_first_not_of("0123456789"), rest.size());
+    const std::string digits(rest.substr(0, n));
+    rest.remove_prefix(n);
+    return absl::SimpleAtoi(digits, number) ? n : 0;
+  };
   if (!absl::StartsWith(name, kStepPrefix)) return std::nullopt;
-  const std::string digits = name.substr(sizeof(kStepPrefix) - 1);
-  if (digits.size() != kStepDigits || !std::all_of(digits.begin(), digits.end(), [](char c) {
-        return absl::ascii_isdigit(static_cast<unsigned char>(c));
-      })) {
-    return std::nullopt;
-  }
-  int64_t step = 0;
-  return absl::SimpleAtoi(digits, &step) ? std::optional(step) : std::nullopt;
+  rest.remove_prefix(sizeof(kStepPrefix) - 1);
+  if (take(&out.step) != kStepDigits) return std::nullopt;
+  if (rest.empty()) return out;
+  if (rest.front() != '-') return std::nullopt;
+  rest.remove_prefix(1);
+  // A name has one spelling.
+  const bool plain = !rest.empty() && rest.front() != '0' && take(&out.again) > 0 && rest.empty();
+  return plain ? std::optional(out) : std::nullopt;
 }
 
 bool IsLeftover(const std::string& name) {

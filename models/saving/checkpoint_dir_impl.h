@@ -1,6 +1,7 @@
 #ifndef HOTROW_MODELS_SAVING_CHECKPOINT_DIR_IMPL_H_
 #define HOTROW_MODELS_SAVING_CHECKPOINT_DIR_IMPL_H_
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,12 +19,20 @@ namespace hotrow {
 //   step-000000001000       committed
 //   step-000000001000.old   retired: what it names may be removed
 //
+// A further checkpoint of the same step, of rows that were erased or written meanwhile, has a
+// number behind it: step-000000001000-1.
+//
 // Arguments `dir` are the path of the committed checkpoint.
 
 inline constexpr char kStepPrefix[] = "step-";
 inline constexpr int kStepDigits = 12;
+struct StepName {
+  int64_t step = 0;
+  int64_t again = 0;  // how many checkpoints of the step came before
+  auto operator<=>(const StepName&) const = default;
+};
 // nullopt: not the name of a committed checkpoint.
-std::optional<int64_t> StepOfName(const std::string& name);
+std::optional<StepName> StepOfName(const std::string& name);
 // Whether it is the name of an unfinished or a retired checkpoint.
 bool IsLeftover(const std::string& name);
 

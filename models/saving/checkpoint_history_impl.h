@@ -53,7 +53,7 @@ class CheckpointHistory {
 
   // A name for the next snapshot of this rank.
   SnapshotId NextSnapshot() { return names_->Next({}); }
-  // Adds a checkpoint that was committed; its step is the highest.
+  // Adds a checkpoint that was committed; no other has a higher step.
   void Add(const CommittedCheckpoint& checkpoint) { committed_.push_back(checkpoint); }
   void ForgetOldest(int64_t count);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -173,8 +174,14 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   HOTROW_CHECK(!busy() && impl.tables != nullptr);
   TraceSpan span(impl.options.trace, "checkpoint_begin");
   const int64_t begin_ns = NowNanos();
-  const std::string final_dir = absl::StrCat(impl.options.dir, "/", CheckpointName(model.step));
-  if (newest_step() >= model.step) {
+  std::string name = CheckpointName(model.step);
+  if (newest_step() == model.step) {
+    const std::string newest = newest_dir();
+    const std::optional<StepName> before = StepOfName(newest.substr(newest.rfind('/') + 1));
+    name = CheckpointName(model.step, (before.has_value() ? before->again : 0) + 1);
+  }
+  const std::string final_dir = absl::StrCat(impl.options.dir, "/", name);
+  if (newest_step() > model.step) {
     return absl::FailedPreconditionError(
         absl::StrCat("--checkpoint_dir=", impl.options.dir, ": step ", model.step, " comes after ",
                      newest_dir(), "; give another directory, or remove that checkpoint"));

@@ -102,8 +102,9 @@ class CheckpointWriter {
   // Begins a checkpoint of one step on all ranks; not while busy(). `model` has everything but the
   // parts, and blob_bytes that pass CheckBlobs; rank 0's `model` and `dense` count. early: the
   // checkpoint is taken to free disk space, and all earlier ones go when it is committed, whatever
-  // `keep` is. FailedPrecondition if there is one of that step or a later one. Exchanges nothing:
-  // with several ranks, Poll or Wait return what kept this rank from beginning.
+  // `keep` is. One of the step of the newest comes beside it, with a name of its own: rows may have
+  // been erased or written since. FailedPrecondition if there is one of a later step. Exchanges
+  // nothing: with several ranks, Poll or Wait return what kept this rank from beginning.
   absl::Status Begin(SavedModel model, const DenseArrays<const float>& dense, bool early = false);
   // Advances the checkpoint as far as possible without waiting. True if it has just been committed.
   // Collective while busy(); otherwise it exchanges nothing.

@@ -74,13 +74,17 @@ TEST(SavedSnapshotsTest, WhatARankSaysOfItsSnapshotIsUnderstood) {
 }
 
 TEST(CheckpointDirTest, NamesTellHowFarItIs) {
-  EXPECT_EQ(StepOfName(CheckpointName(1000)), 1000);
-  for (const char* const name : {"step-1000", "step-0000000010000", "step-00000000100x", "run",
-                                 "step-000000001000.tmp", "step-000000001000.old"}) {
+  EXPECT_EQ(StepOfName(CheckpointName(1000)), (StepName{1000, 0}));
+  EXPECT_EQ(StepOfName(CheckpointName(1000, 12)), (StepName{1000, 12}));
+  for (const char* const name :
+       {"step-000000001000-", "step-000000001000-0", "step-000000001000-1x", "step-1000",
+        "step-0000000010000", "step-00000000100x", "run", "step-000000001000.tmp",
+        "step-000000001000.old"}) {
     EXPECT_EQ(StepOfName(name), std::nullopt) << name;
   }
   EXPECT_TRUE(IsLeftover("step-000000001000.tmp"));
   EXPECT_TRUE(IsLeftover("step-000000001000.old"));
+  EXPECT_TRUE(IsLeftover("step-000000001000-1.tmp"));
   for (const char* const name : {"step-000000001000", "mine.old", "step-1.tmp", ".tmp"}) {
     EXPECT_FALSE(IsLeftover(name)) << name;
   }
