@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -36,7 +37,9 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
   StoreUse use;
   use.device = place.device;
   use.pool = pool;
+  tiers->frozen_.resize(options.tables.size());
   for (const PlannedTable& table : plan.tables) {
+    tiers->frozen_[static_cast<size_t>(table.config)] = table.frozen;
     use.tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
     use.rows_max.push_back(RowsOfRank(options, table.config));
   }
@@ -64,7 +67,8 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
     }
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> table,
                             TieredTable::Create(table_options, tiers->below_, tiers->store_.host));
-    tiers->widths_.push_back({width.first_table, width.last_table, std::move(table)});
+    const int64_t cache_rows = table_options.cache_bytes / table->row_bytes();
+    tiers->widths_.push_back({width.first_table, width.last_table, std::move(table), cache_rows});
   }
   return tiers;
 }
@@ -116,6 +120,7 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
       HOTROW_RETURN_IF_ERROR(
           FindInStore(ctx, below_, store_.host != nullptr, fetch_keys_, fetch_rows_, fetch_found_));
     }
+    if (store_.ssd != nullptr) HOTROW_RETURN_IF_ERROR(CheckRoomForNew());
     size_t first = 0;
     for (size_t w = 0; w < widths_.size(); ++w) {
       const auto n = static_cast<size_t>(fetch_sizes_[w]);
@@ -124,6 +129,27 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
       first += n;
     }
   }
+}
+
+absl::Status Tiers::CheckRoomForNew() {
+  std::vector<SsdStore::RowsToCome> to_come;
+  std::vector<int64_t> made;
+  size_t at = 0;
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    made.push_back(0);
+    for (const size_t end = at + static_cast<size_t>(fetch_sizes_[w]); at < end; ++at) {
+      made.back() += fetch_found_[at] == 0 && !frozen_[fetch_keys_[at].table];
+    }
+    // Of those made before, the cache has no more than it has room for.
+    to_come.push_back({widths_[w].table->row_bytes(),
+                       made.back() + std::min(widths_[w].new_rows, widths_[w].cache_rows)});
+  }
+  if (std::all_of(made.begin(), made.end(), [](int64_t n) { return n == 0; })) {
+    return absl::OkStatus();
+  }
+  HOTROW_RETURN_IF_ERROR(store_.ssd->CheckRoom(to_come));
+  for (size_t w = 0; w < widths_.size(); ++w) widths_[w].new_rows += made[w];
+  return absl::OkStatus();
 }
 
 absl::Status Tiers::MakeResident(const ExecContext& ctx, TierStep* step) {
@@ -193,7 +219,10 @@ absl::Status Tiers::Read(const ExecContext& ctx, const TableKeys& keys, std::byt
 }
 
 absl::Status Tiers::Flush() {
-  for (const Width& width : widths_) HOTROW_RETURN_IF_ERROR(width.table->Flush());
+  for (Width& width : widths_) {
+    HOTROW_RETURN_IF_ERROR(width.table->Flush());
+    width.new_rows = 0;
+  }
   return store_.store->Flush();
 }
 
@@ -206,6 +235,12 @@ absl::Status Tiers::Erase(const ExecContext& ctx, int32_t table, std::span<const
 
 absl::Status Tiers::Write(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys,
                           std::span<const std::byte* const> rows) {
+  // These go past the cache. What it has yet to write comes first, so that it still finds room.
+  for (Width& width : widths_) {
+    if (store_.ssd == nullptr) break;
+    HOTROW_RETURN_IF_ERROR(width.table->Flush());
+    width.new_rows = 0;
+  }
   for (const Width& width : widths_) {
     if (table < width.last_table) return width.table->Write(ctx, keys, rows);
   }

@@ -126,9 +126,15 @@ class Tiers final : public SnapshotRows {
     int32_t first_table = 0;  // in the plan
     int32_t last_table = 0;   // one past
     std::unique_ptr<TieredTable> table;
+    int64_t cache_rows = 0;  // at most
+    int64_t new_rows = 0;    // over an ssd store: made since the last Flush, written or not
   };
 
   Tiers() = default;
+
+  // Refuses new rows that the store would have no room for, before the cache has them: it could
+  // never write them, and with them neither checkpoint nor erase. Of Fetch.
+  absl::Status CheckRoomForNew();
 
   // The part of a step's array that is of one width class. Keys: with table_offsets.
   template <typename Keys, typename T>
@@ -145,6 +151,7 @@ class Tiers final : public SnapshotRows {
   std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
   std::vector<Width> widths_;
+  std::vector<bool> frozen_;  // by the number of a table: no row of it is ever written
 
   // Of Fetch.
   std::vector<RowKey> fetch_keys_;

@@ -780,6 +780,28 @@ int64_t SsdIndex::Erase(std::span<const RowKey> keys, OnErase on_erase) {
   return erased;
 }
 
+int64_t SsdIndex::BytesMax(int64_t more_rows) const {
+  // See Size in the header.
+  constexpr int64_t kLargePartitionRows = 14000;
+  constexpr double kFillLarge = 0.92;
+  constexpr double kFillSmall = 0.78;
+  constexpr int64_t kPageBytes = 4096;
+  const int64_t rows = this->rows() + more_rows;
+  const int64_t slots = this->slots();
+  const int64_t buckets_bytes = bytes() - partitions_bytes_;
+  // With the seven slots of the smallest bucket where there are none to go by.
+  const double slot_bytes = slots == 0 ? static_cast<double>(kBucketBytes) / 7
+                                       : static_cast<double>(buckets_bytes) / slots;
+  const int64_t partitions = std::min(rows, num_partitions());  // with rows
+  if (partitions == 0) return bytes();
+  const double fill = rows / partitions > kLargePartitionRows ? kFillLarge : kFillSmall;
+  const int64_t partition_bytes =
+      RoundUp(static_cast<int64_t>(rows / fill * slot_bytes) / partitions + 1, kPageBytes);
+  // One of them stands beside the one that takes its place.
+  return partitions_bytes_ + std::max(buckets_bytes, partitions * partition_bytes) +
+         partition_bytes;
+}
+
 absl::Status SsdIndex::MakeRoom(Partition& partition, uint64_t q, uint32_t table) {
   const Buckets& buckets = partition.buckets;
   int salts = 0;

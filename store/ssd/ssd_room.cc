@@ -64,17 +64,25 @@ absl::StatusOr<int64_t> SsdSegmentsMax(const SsdStoreOptions& options,
       SsdManifestReserve(manifest, needed), " for its manifest"));
 }
 
-absl::Status SsdRoom::CheckRows(const SsdIndex& index, std::span<const RowKey> index_keys) const {
-  int64_t need = 0;
-  for (const RowKey& key : index_keys) need += tables_.log_bytes(key.table);
+int64_t SsdRoom::RowBytesMax() const {
   int64_t retained = 0;
   for (const SsdLog::SegmentView& segment : log_.Segments()) {
     if (segment.state == SsdSegment::State::kRetained || segment.damaged) ++retained;
   }
   // Two are open, two reserved, and one is worth of rows that are being moved.
   const int64_t usable = log_.options().segments_max - retained - SsdLog::kReservedSegments - 3;
-  const auto limit = static_cast<int64_t>(
+  return static_cast<int64_t>(
       kFillMax * static_cast<double>(std::max<int64_t>(usable, 0) * log_.SegmentCapacity()));
+}
+
+absl::Status SsdRoom::CheckNew(int64_t need) const {
+  return live_.log_bytes() + need <= RowBytesMax() ? absl::OkStatus() : Full(need);
+}
+
+absl::Status SsdRoom::CheckRows(const SsdIndex& index, std::span<const RowKey> index_keys) const {
+  int64_t need = 0;
+  for (const RowKey& key : index_keys) need += tables_.log_bytes(key.table);
+  const int64_t limit = RowBytesMax();
   if (live_.log_bytes() + need <= limit) return absl::OkStatus();
   std::vector<SsdLocation> locations(index_keys.size());
   index.Find(index_keys, locations);

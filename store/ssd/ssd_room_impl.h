@@ -46,6 +46,8 @@ class SsdRoom {
 
   // Refuses rows that are new when the log is as full as cleaning can live with.
   absl::Status CheckRows(const SsdIndex& index, std::span<const RowKey> index_keys) const;
+  // The same of so many bytes of new rows.
+  absl::Status CheckNew(int64_t need) const;
   // ResourceExhausted: there is no room for `need` bytes more.
   absl::Status Full(int64_t need) const;
   // Whether fresh rows find no segment to begin, not even once all finds have ended.
@@ -76,6 +78,9 @@ class SsdRoom {
   int64_t SnapshotOnlyBytes() const;
 
  private:
+  // What live rows may take of the log.
+  int64_t RowBytesMax() const;
+
   const SsdStoreOptions& options_;
   const SsdTables& tables_;
   const SsdLog& log_;

@@ -341,6 +341,25 @@ absl::Status SsdStore::Iterate(
   return absl::OkStatus();
 }
 
+absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) const {
+  const Impl& impl = *impl_;
+  int64_t rows = 0;
+  int64_t log_bytes = 0;
+  for (const RowsToCome& some : to_come) {
+    rows += some.rows;
+    log_bytes += some.rows * internal::SsdLogBytes(some.row_bytes);
+  }
+  HOTROW_RETURN_IF_ERROR(impl.room->CheckNew(log_bytes));
+  const int64_t more = impl.index->BytesMax(rows) - impl.index->bytes();
+  if (impl.budget.used() + more <= impl.budget.budget()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("SSD store ", impl.options.path, ": the memory budget of ", impl.budget.budget(),
+                   " bytes is too small: ", impl.budget.used(),
+                   " bytes are in use, and the index may need ", more, " more with ", rows,
+                   " new rows, those that the cache has yet to write included; raise "
+                   "the budget, or erase rows"));
+}
+
 absl::Status SsdStore::CleanAll() { return impl_->cleaner->CleanAll(); }
 
 void SsdStore::SetAgeLines(std::span<const RowAgeLine> lines) { impl_->expiry->SetLines(lines); }

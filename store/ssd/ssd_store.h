@@ -130,6 +130,14 @@ class SsdStore final : public RowStore {
 
   SsdStoreStats SsdStats() const;
 
+  // New rows that somebody has yet to write.
+  struct RowsToCome {
+    int64_t row_bytes = 0;
+    int64_t rows = 0;
+  };
+  // Whether there is room for all of these. Errors: ResourceExhausted.
+  absl::Status CheckRoom(std::span<const RowsToCome> to_come) const;
+
   // Cleans until cleaning gains no more. For tests and before measuring.
   absl::Status CleanAll();
 
