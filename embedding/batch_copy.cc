@@ -171,11 +171,11 @@ int64_t SampleOf(std::span<const int64_t> offsets, int64_t at) {
   return std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin() - 1;
 }
 
+// Whether a key has one meaning: see IdSpan.
 template <typename Id>
-uint64_t KeyOf(Id id) {
-  // A signed id is extended to 64 bits first.
-  if constexpr (std::is_signed_v<Id>) return static_cast<uint64_t>(static_cast<int64_t>(id));
-  return static_cast<uint64_t>(id);
+bool HasOneMeaning(Id id) {
+  if constexpr (std::is_same_v<Id, int32_t>) return id >= 0;
+  return true;
 }
 
 // Whether the table knows the ids of one feature. offsets as above.
@@ -184,11 +184,18 @@ absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
                       std::span<const int64_t> offsets) {
   const auto end = static_cast<uint64_t>(feature.num_embeddings);
   for (size_t j = 0; j < ids.size(); ++j) {
-    if (KeyOf(ids[j]) < end) continue;
+    const std::string place = absl::StrCat(
+        "feature \"", feature.name, "\", sample ",
+        SampleOf(offsets, offsets.front() + static_cast<int64_t>(j)), ": key ", ids[j]);
+    if (!HasOneMeaning(ids[j])) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          place,
+          " is a negative int32; give int64 (its sign extended) or uint64 (its 32 bits, as "
+          "criteo-npy takes it)"));
+    }
+    if (feature.num_embeddings == 0 || static_cast<uint64_t>(ids[j]) < end) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("feature \"", feature.name, "\", sample ",
-                     SampleOf(offsets, offsets.front() + static_cast<int64_t>(j)), ": key ", ids[j],
-                     " is not in [0, ", feature.num_embeddings,
+        absl::StrCat(place, " is not in [0, ", feature.num_embeddings,
                      ") (num_embeddings of its table; 0 there takes any key)"));
   }
   return absl::OkStatus();
@@ -203,18 +210,39 @@ absl::Status PutIds(ThreadPool* pool, const PlannedFeature& feature, std::span<c
   const bool known = AllGood(pool, std::ssize(ids), [&](int64_t begin, int64_t end) {
     bool good = true;
     for (int64_t j = begin; j < end; ++j) {
-      out[j] = KeyOf(ids[static_cast<size_t>(j)]);
-      good &= out[j] <= last;
+      const Id id = ids[static_cast<size_t>(j)];
+      out[j] = static_cast<uint64_t>(id);
+      good &= out[j] <= last && HasOneMeaning(id);
     }
     return good;
   });
   return known ? absl::OkStatus() : CheckIds(feature, ids, offsets);
 }
 
-void PutWeights(ThreadPool* pool, std::span<const float> weights, float* out) {
-  ParallelFor(pool, std::ssize(weights), kIdsPerTask, [&](int64_t begin, int64_t end) {
-    std::copy(weights.begin() + begin, weights.begin() + end, out + begin);
+// kind: "weight" or "score". offsets as above.
+absl::Status NotFiniteError(const PlannedFeature& feature, std::span<const float> values,
+                            std::span<const int64_t> offsets, const char* kind) {
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  return absl::InvalidArgumentError(
+      absl::StrCat("feature \"", feature.name, "\", sample ",
+                   SampleOf(offsets, offsets.front() + (bad - values.begin())), ": its ", kind,
+                   " is ", *bad, "; ", kind, "s must be finite"));
+}
+
+// Sets the weights of one feature.
+absl::Status PutWeights(ThreadPool* pool, const PlannedFeature& feature,
+                        std::span<const float> weights, std::span<const int64_t> offsets,
+                        float* out) {
+  const bool finite = AllGood(pool, std::ssize(weights), [&](int64_t begin, int64_t end) {
+    bool good = true;
+    for (int64_t j = begin; j < end; ++j) {
+      out[j] = weights[static_cast<size_t>(j)];
+      good &= std::isfinite(out[j]);
+    }
+    return good;
   });
+  return finite ? absl::OkStatus() : NotFiniteError(feature, weights, offsets, "weight");
 }
 
 // Sets the scores of one feature, out[0, lookups): those given, where there are some and its table
@@ -235,13 +263,7 @@ absl::Status PutScores(ThreadPool* pool, const Plan& plan, const PlannedFeature&
     }
     return good;
   });
-  if (finite) return absl::OkStatus();
-  const auto bad =
-      std::find_if(scores.begin(), scores.end(), [](float x) { return !std::isfinite(x); });
-  return absl::InvalidArgumentError(
-      absl::StrCat("feature \"", feature.name, "\", sample ",
-                   SampleOf(offsets, offsets.front() + (bad - scores.begin())), ": its score is ",
-                   *bad, "; scores must be finite"));
+  return finite ? absl::OkStatus() : NotFiniteError(feature, scores, offsets, "score");
 }
 
 template <typename Views>
@@ -359,20 +381,25 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
   PutBags(pool, batch.offsets, batch.lengths, bags_of_all, copy->offsets.data());
   copy->single_lookups = HasSingleLookups(pool, copy->offsets);
   copy->weights.resize(batch.weights.size());
-  PutWeights(pool, batch.weights, copy->weights.data());
   copy->scores.resize(batch.scores.size());
   const auto bags_of = [&](int64_t f) -> std::span<const int64_t> {
     return std::span(copy->offsets)
         .subspan(static_cast<size_t>(f * batch.batch_size),
                  static_cast<size_t>(batch.batch_size + 1));
   };
-  for (int64_t f = 0; !batch.scores.empty() && f < num_features; ++f) {
+  for (int64_t f = 0; f < num_features; ++f) {
+    const PlannedFeature& feature = plan.features[static_cast<size_t>(f)];
     const std::span<const int64_t> bags = bags_of(f);
-    HOTROW_RETURN_IF_ERROR(
-        PutScores(pool, plan, plan.features[static_cast<size_t>(f)],
-                  batch.scores.subspan(static_cast<size_t>(bags.front()),
-                                       static_cast<size_t>(bags.back() - bags.front())),
-                  bags, copy->scores.data() + bags.front()));
+    const auto first = static_cast<size_t>(bags.front());
+    const auto lookups = static_cast<size_t>(bags.back()) - first;
+    if (!batch.weights.empty()) {
+      HOTROW_RETURN_IF_ERROR(PutWeights(pool, feature, batch.weights.subspan(first, lookups), bags,
+                                        copy->weights.data() + first));
+    }
+    if (!batch.scores.empty()) {
+      HOTROW_RETURN_IF_ERROR(PutScores(pool, plan, feature, batch.scores.subspan(first, lookups),
+                                       bags, copy->scores.data() + first));
+    }
   }
   copy->values.resize(static_cast<size_t>(SizeOf(batch.values)));
   return std::visit(
@@ -448,7 +475,7 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
     }
     if (!weighted) continue;
     float* const weights = copy->weights.data() + offsets.front();
-    PutWeights(pool, bags.weights, weights);
+    HOTROW_RETURN_IF_ERROR(PutWeights(pool, plan.features[f], bags.weights, offsets, weights));
     if (bags.weights.empty()) std::fill(weights, weights + SizeOf(bags.values), 1.0f);
   }
   copy->single_lookups = HasSingleLookups(pool, copy->offsets);

@@ -67,6 +67,12 @@ using internal::TrainedRows;
 
 namespace {
 
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
 absl::Status NoStepError(const char* call) {
   return absl::FailedPreconditionError(
       absl::StrCat(call, ": this is no step of Prefetch, or it was moved from"));
@@ -115,11 +121,20 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   ~Impl() override { Stop(); }
   void Stop();
 
+  static absl::StatusOr<std::unique_ptr<Impl>> Create(const EmbeddingCollectionOptions& options,
+                                                      const ExecContext& ctx);
   absl::Status Open();
   absl::StatusOr<std::unique_ptr<CommLane>> Connect();
   absl::Status EndJobUnlessOk(absl::Status status) {
     return internal::EndJobUnlessOk(shuffle == nullptr ? nullptr : options.ranks.communicator,
                                     std::move(status));
+  }
+  // A call that all ranks make. What this rank alone refuses ends it on all: the others wait in it.
+  template <typename Call>
+  auto Together(const Call& call) {
+    auto out = call();
+    EndJobUnlessOk(StatusOf(out)).IgnoreError();
+    return out;
   }
   // RowShuffle::RunTogether, whose thread begins without a device.
   absl::Status RunTogether(absl::FunctionRef<absl::Status()> work);
@@ -149,6 +164,8 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // Nobody is at work on the step, nor will be.
   void End(EmbeddingStep::Impl* step, bool updated);
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
+  // The same, if it is the turn of this step.
+  absl::Status BeginOldest(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
   // Counts the lookups of a step that was updated.
   void CountLookups(const internal::StepBatch& batch, const StepKeys& served);
@@ -158,6 +175,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   absl::Status CheckUpdate(const EmbeddingStep::Impl& step,
                            const EmbeddingGradient& gradient) const;
   absl::Status LookupRows(EmbeddingStep::Impl* step, const float** rows);
+  absl::Status BeginUpdate(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient);
   // gradient: unused after BeginUpdate, which has read it.
   absl::Status Update(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient,
                       float learning_rate_factor);
@@ -319,6 +337,17 @@ absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
 
 absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
+  auto made = Impl::Create(options, ctx);
+  Communicator* const ranks = options.ranks.communicator;
+  internal::EndJobUnlessOk(ranks != nullptr && ranks->world_size() > 1 ? ranks : nullptr,
+                           made.status())
+      .IgnoreError();
+  HOTROW_RETURN_IF_ERROR(made.status());
+  return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(*std::move(made)));
+}
+
+absl::StatusOr<std::unique_ptr<EmbeddingCollection::Impl>> EmbeddingCollection::Impl::Create(
+    const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   HOTROW_RETURN_IF_ERROR(internal::CheckDevice(options, ctx));
   auto impl = std::make_unique<Impl>();
@@ -340,8 +369,8 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   impl->prefetcher = std::make_unique<Prefetcher>(impl->options, impl->plan, ctx, impl->tiers.get(),
                                                   impl->shuffle.get(), impl->device_keys.get(),
                                                   std::move(id_lane));
-  HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->prefetcher->status()));
-  return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
+  HOTROW_RETURN_IF_ERROR(impl->prefetcher->status());
+  return impl;
 }
 
 int32_t EmbeddingCollection::num_features() const {
@@ -454,17 +483,21 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
   prefetcher->Start(step.impl_.get());
   if (options.prefetch_depth == 0) {
     int64_t waited_ns = 0;
-    HOTROW_RETURN_IF_ERROR(EndJobUnlessOk(prefetcher->Wait(step.impl_.get(), &waited_ns)));
+    HOTROW_RETURN_IF_ERROR(prefetcher->Wait(step.impl_.get(), &waited_ns));
   }
   return step;
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch) {
-  return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
+  return impl_->Together([&] {
+    return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
+  });
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch) {
-  return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
+  return impl_->Together([&] {
+    return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
+  });
 }
 
 // The oldest step: its rows are resident, or come now.
@@ -536,29 +569,35 @@ absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
   return absl::OkStatus();
 }
 
-absl::Status EmbeddingStep::BeginLookup() {
-  if (impl_ == nullptr) return NoStepError("Lookup");
-  EmbeddingCollection::Impl& c = *impl_->collection;
-  if (c.outstanding.empty() || c.outstanding.front() != impl_.get()) {
+absl::Status EmbeddingCollection::Impl::BeginOldest(EmbeddingStep::Impl* step) {
+  if (outstanding.empty() || outstanding.front() != step) {
     return absl::FailedPreconditionError(
         "Lookup: this is not the oldest outstanding step; steps are looked up and updated in the "
         "order of their Prefetch");
   }
-  if (impl_->use == Impl::Use::kBegun) return absl::OkStatus();
+  if (step->use == EmbeddingStep::Impl::Use::kBegun) return absl::OkStatus();
   // Its gradients may be on their way to other ranks, in the memory that rows come to.
-  if (impl_->use == Impl::Use::kUpdateBegun) {
+  if (step->use == EmbeddingStep::Impl::Use::kUpdateBegun) {
     return absl::FailedPreconditionError(
         "Lookup: BeginUpdate was called for this step; its Update is all that may follow");
   }
-  return c.EndJobUnlessOk(c.BeginLookup(impl_.get()));
+  return BeginLookup(step);
+}
+
+absl::Status EmbeddingStep::BeginLookup() {
+  if (impl_ == nullptr) return NoStepError("Lookup");
+  EmbeddingCollection::Impl& c = *impl_->collection;
+  return c.Together([&] { return c.BeginOldest(impl_.get()); });
 }
 
 absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   if (impl_ == nullptr) return NoStepError("Lookup");
   EmbeddingCollection::Impl& c = *impl_->collection;
-  HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, output));
-  HOTROW_RETURN_IF_ERROR(BeginLookup());
-  return c.EndJobUnlessOk(c.Lookup(impl_.get(), output));
+  return c.Together([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, output));
+    HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
+    return c.Lookup(impl_.get(), output);
+  });
 }
 
 absl::Status EmbeddingCollection::Impl::LookupRows(EmbeddingStep::Impl* step, const float** rows) {
@@ -595,7 +634,7 @@ absl::Status EmbeddingStep::LookupRows(const float** rows) {
   }
   EmbeddingCollection::Impl& c = *impl_->collection;
   HOTROW_RETURN_IF_ERROR(BeginLookup());
-  return c.EndJobUnlessOk(c.LookupRows(impl_.get(), rows));
+  return c.LookupRows(impl_.get(), rows);  // of one rank alone
 }
 
 absl::Status EmbeddingCollection::Impl::CheckUpdate(const EmbeddingStep::Impl& step,
@@ -613,15 +652,19 @@ absl::Status EmbeddingCollection::Impl::CheckUpdate(const EmbeddingStep::Impl& s
   return internal::CheckShapes(plan, step.batch.input, gradient);
 }
 
+absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
+                                                    const EmbeddingGradient& gradient) {
+  HOTROW_RETURN_IF_ERROR(CheckUpdate(*step, gradient));
+  HOTROW_RETURN_IF_ERROR(gradients->Begin(gradient, steps + 1, &step->batch));
+  step->use = EmbeddingStep::Impl::Use::kUpdateBegun;
+  step->skip = gradient.skip;
+  return absl::OkStatus();
+}
+
 absl::Status EmbeddingStep::BeginUpdate(const EmbeddingGradient& gradient) {
   if (impl_ == nullptr) return NoStepError("Update");
   EmbeddingCollection::Impl& c = *impl_->collection;
-  HOTROW_RETURN_IF_ERROR(c.CheckUpdate(*impl_, gradient));
-  HOTROW_RETURN_IF_ERROR(
-      c.EndJobUnlessOk(c.gradients->Begin(gradient, c.steps + 1, &impl_->batch)));
-  impl_->use = Impl::Use::kUpdateBegun;
-  impl_->skip = gradient.skip;
-  return absl::OkStatus();
+  return c.Together([&] { return c.BeginUpdate(impl_.get(), gradient); });
 }
 
 absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
@@ -629,24 +672,24 @@ absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
   EmbeddingStep step = std::move(*this);  // it ends here
   if (step.impl_ == nullptr) return NoStepError("Update");
   EmbeddingCollection::Impl& c = *step.impl_->collection;
-  if (step.impl_->use != Impl::Use::kUpdateBegun) {
-    if (c.gradients->fuses_update()) {
-      HOTROW_RETURN_IF_ERROR(c.CheckUpdate(*step.impl_, gradient));
-    } else {
-      HOTROW_RETURN_IF_ERROR(step.BeginUpdate(gradient));
+  return c.Together([&]() -> absl::Status {
+    // Before gradients set out.
+    if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "Update: learning_rate_factor must be finite and >= 0, is ", learning_rate_factor));
     }
-  }
-  return c.EndJobUnlessOk(c.Update(step.impl_.get(), gradient, learning_rate_factor));
+    if (step.impl_->use != Impl::Use::kUpdateBegun) {
+      HOTROW_RETURN_IF_ERROR(c.gradients->fuses_update()
+                                 ? c.CheckUpdate(*step.impl_, gradient)
+                                 : c.BeginUpdate(step.impl_.get(), gradient));
+    }
+    return c.Update(step.impl_.get(), gradient, learning_rate_factor);
+  });
 }
 
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                const EmbeddingGradient& gradient,
                                                float learning_rate_factor) {
-  // Before rows join their tables.
-  if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Update: learning_rate_factor must be finite and >= 0, is ", learning_rate_factor));
-  }
   internal::StepBatch& b = step->batch;
   const bool begun = step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
   b.FindTrained(plan);
@@ -819,35 +862,41 @@ absl::Status EmbeddingCollection::Impl::Evaluate(
   // What is enqueued reads rows that nobody has pinned: the pipeline must not evict them before.
   status.Update(WaitForStream(ctx));
   if (device_rows != nullptr) status.Update(device_rows->status());
-  return EndJobUnlessOk(std::move(status));
+  return status;
 }
 
 absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
-                         output);
+  return impl_->Together([&] {
+    return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
+                           output);
+  });
 }
 
 absl::Status EmbeddingCollection::Evaluate(const FeatureBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
-                         output);
+  return impl_->Together([&] {
+    return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
+                           output);
+  });
 }
 
 absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<const uint64_t> keys,
                                            MatrixView<float> rows, std::span<bool> found) {
   Impl& c = *impl_;
-  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ReadRows", table));
-  const int64_t dim = c.plan.tables[position].layout.dim;
-  HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), dim,
-                                              [] { return std::string("ReadRows: rows"); }));
-  if (!found.empty() && found.size() != keys.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ReadRows: found: expected none or ", keys.size(), ", got ", found.size()));
-  }
-  HOTROW_RETURN_IF_ERROR(c.CheckIdle("ReadRows"));
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return c.EndJobUnlessOk(c.evaluation->ReadRows(position, keys, rows, found, c.steps + 1));
+  return c.Together([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ReadRows", table));
+    const int64_t dim = c.plan.tables[position].layout.dim;
+    HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), dim,
+                                                [] { return std::string("ReadRows: rows"); }));
+    if (!found.empty() && found.size() != keys.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ReadRows: found: expected none or ", keys.size(), ", got ", found.size()));
+    }
+    HOTROW_RETURN_IF_ERROR(c.CheckIdle("ReadRows"));
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    return c.evaluation->ReadRows(position, keys, rows, found, c.steps + 1);
+  });
 }
 
 absl::Status EmbeddingCollection::ForEachRow(
@@ -864,27 +913,30 @@ absl::Status EmbeddingCollection::ForEachRow(
 absl::Status EmbeddingCollection::WriteRows(std::string_view table, std::span<const uint64_t> keys,
                                             MatrixView<const float> rows) {
   Impl& c = *impl_;
-  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("WriteRows", table));
-  const internal::PlannedTable& planned = c.plan.tables[position];
-  const TableConfig& config = c.options.tables[planned.config];
-  HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), planned.layout.dim,
-                                              [] { return std::string("WriteRows: rows"); }));
-  HOTROW_RETURN_IF_ERROR(internal::CheckWrittenRows(config, keys, rows));
-  if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("WriteRows: table \"", config.name,
-                     "\" decays as a whole (weight_decay_mode table), so what a row is depends on "
-                     "the steps that it has missed; use l2 or decoupled, or start from a model"));
-  }
-  if (!c.outstanding.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "WriteRows: ", c.outstanding.size(), " steps are outstanding; update or drop them first"));
-  }
-  HOTROW_RETURN_IF_ERROR(c.CheckIdle("WriteRows"));
-  c.snapshots->Join();
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  // A row that no step has updated would be none, so before the first one it counts as the first.
-  return c.EndJobUnlessOk(c.writes->Run(position, keys, rows, std::max(c.steps, 1u)));
+  return c.Together([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("WriteRows", table));
+    const internal::PlannedTable& planned = c.plan.tables[position];
+    const TableConfig& config = c.options.tables[planned.config];
+    HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), planned.layout.dim,
+                                                [] { return std::string("WriteRows: rows"); }));
+    HOTROW_RETURN_IF_ERROR(internal::CheckWrittenRows(config, keys, rows));
+    if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "WriteRows: table \"", config.name,
+          "\" decays as a whole (weight_decay_mode table), so what a row is depends on "
+          "the steps that it has missed; use l2 or decoupled, or start from a model"));
+    }
+    if (!c.outstanding.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("WriteRows: ", c.outstanding.size(),
+                       " steps are outstanding; update or drop them first"));
+    }
+    HOTROW_RETURN_IF_ERROR(c.CheckIdle("WriteRows"));
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    // A row that no step has updated would be none, so before the first one it counts as the first.
+    return c.writes->Run(position, keys, rows, std::max(c.steps, 1u));
+  });
 }
 
 absl::Status EmbeddingCollection::Impl::CheckBetweenSteps(const char* call) const {
@@ -895,30 +947,32 @@ absl::Status EmbeddingCollection::Impl::CheckBetweenSteps(const char* call) cons
 
 absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const uint64_t> keys) {
   Impl& c = *impl_;
-  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("Erase", table));
-  HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("Erase"));
-  c.snapshots->Join();
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return c.EndJobUnlessOk(c.erasure->Run(position, keys));
+  return c.Together([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("Erase", table));
+    HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("Erase"));
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    return c.erasure->Run(position, keys);
+  });
 }
 
 absl::StatusOr<int64_t> EmbeddingCollection::EraseIf(
     std::string_view table, const std::function<bool(const StoredRow& row)>& wanted) {
   Impl& c = *impl_;
-  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("EraseIf", table));
-  HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("EraseIf"));
-  const TableConfig& config = c.options.tables[c.plan.tables[position].config];
-  if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "EraseIf: table \"", config.name,
-        "\" decays as a whole (weight_decay_mode table), so its rows do not know their last "
-        "update; name the keys, with Erase"));
-  }
-  c.snapshots->Join();
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  absl::StatusOr<int64_t> erased = c.erasure->RunIf(position, wanted);
-  HOTROW_RETURN_IF_ERROR(c.EndJobUnlessOk(erased.status()));
-  return erased;
+  return c.Together([&]() -> absl::StatusOr<int64_t> {
+    HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("EraseIf", table));
+    HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("EraseIf"));
+    const TableConfig& config = c.options.tables[c.plan.tables[position].config];
+    if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "EraseIf: table \"", config.name,
+          "\" decays as a whole (weight_decay_mode table), so its rows do not know their last "
+          "update; name the keys, with Erase"));
+    }
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    return c.erasure->RunIf(position, wanted);
+  });
 }
 
 absl::Status EmbeddingCollection::Flush() {
@@ -931,14 +985,20 @@ absl::Status EmbeddingCollection::Flush() {
 
 absl::Status EmbeddingCollection::Settle() {
   Impl& c = *impl_;
-  if (!c.decay->any()) return absl::OkStatus();
-  c.snapshots->Join();
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  const auto own = [&c]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-    return c.decay->Settle(c.ctx, c.tiers->store());
-  };
-  return c.shuffle == nullptr ? own() : c.EndJobUnlessOk(c.RunTogether(own));
+  return c.Together([&]() -> absl::Status {
+    if (!c.decay->any()) return absl::OkStatus();
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    const auto own = [&c]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
+      return c.decay->Settle(c.ctx, c.tiers->store());
+    };
+    return c.shuffle == nullptr ? own() : c.RunTogether(own);
+  });
+}
+
+absl::Status EmbeddingCollection::EndJobUnlessOk(absl::Status status) {
+  return impl_->EndJobUnlessOk(std::move(status));
 }
 
 std::span<const LearningRateRun> EmbeddingCollection::learning_rates() const {
@@ -979,23 +1039,26 @@ absl::Status EmbeddingCollection::Close() {
 
 absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   Impl& c = *impl_;
-  c.snapshots->Join();
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  CollectionDigest digest;
-  const auto own = [&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-    HOTROW_ASSIGN_OR_RETURN(digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.decay,
-                                                                *c.life, c.tiers->store()));
-    return absl::OkStatus();
-  };
-  if (c.shuffle == nullptr) {
-    HOTROW_RETURN_IF_ERROR(own());
-  } else {
-    HOTROW_RETURN_IF_ERROR(c.RunTogether(own));
-    HOTROW_RETURN_IF_ERROR(internal::SumOverRanks(c.shuffle.get(), &digest.tables));
-  }
-  for (const TableDigest& table : digest.tables) digest.hash += table.hash;
-  return digest;
+  return c.Together([&]() -> absl::StatusOr<CollectionDigest> {
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    CollectionDigest digest;
+    const auto own = [&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
+      HOTROW_ASSIGN_OR_RETURN(
+          digest.tables,
+          internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, *c.life, c.tiers->store()));
+      return absl::OkStatus();
+    };
+    if (c.shuffle == nullptr) {
+      HOTROW_RETURN_IF_ERROR(own());
+    } else {
+      HOTROW_RETURN_IF_ERROR(c.RunTogether(own));
+      HOTROW_RETURN_IF_ERROR(internal::SumOverRanks(c.shuffle.get(), &digest.tables));
+    }
+    for (const TableDigest& table : digest.tables) digest.hash += table.hash;
+    return digest;
+  });
 }
 
 EmbeddingStats EmbeddingCollection::Stats() const {
@@ -1052,7 +1115,7 @@ absl::StatusOr<EmbeddingStats> EmbeddingCollection::GlobalStats() {
   if (c.shuffle == nullptr) return stats;
   const std::vector<int64_t> mine = PackCounts(stats);
   std::vector<int64_t> all(mine.size() * static_cast<size_t>(c.shuffle->world_size()));
-  HOTROW_RETURN_IF_ERROR(c.shuffle->AllGather(mine, all));
+  HOTROW_RETURN_IF_ERROR(c.Together([&] { return c.shuffle->AllGather(mine, all); }));
   MergeCounts(all, &stats);
   return stats;
 }

@@ -56,7 +56,8 @@ namespace hotrow {
 //          keys are looked up where they are kept: ids travel with Prefetch, rows with Lookup,
 //          gradients, summed for each row, with Update. A row's gradients are added in the order of
 //          ranks; so for a fixed number of ranks a run repeats bit for bit. An error on any rank
-//          fails all ranks and names that rank. It is final, ResourceExhausted included. On GPUs,
+//          fails all ranks at once and names that rank. It is final, a refused argument and
+//          ResourceExhausted included: no rank may try again what another has not. On GPUs,
 //          one for each rank, NCCL carries what belongs to steps. A rank that dies may then be
 //          found out only behind what is enqueued: outputs and rows are not good any more, and the
 //          next collective call says so.
@@ -69,8 +70,8 @@ namespace hotrow {
 //          of the store. Errors while rows are made resident are returned by the Lookup of that
 //          step (with prefetch_depth = 0 by its Prefetch, or by its Lookup when it had waited).
 //          After an error the tables are as before; a step whose Lookup or Update failed can only
-//          be destroyed, except that a Lookup of a step that is not the oldest, or into views of
-//          another shape, may come again.
+//          be destroyed, except that with one rank a Lookup of a step that is not the oldest, or
+//          into views of another shape, may come again.
 class EmbeddingCollection {
  public:
   // ctx.pool and ctx.stream must outlive the collection.
@@ -178,6 +179,11 @@ class EmbeddingCollection {
   // Sums over all ranks; maxima where the name says max, and of steps and snapshots, which all
   // ranks have had. Ratios are those of the sums. Waits for a GPU, and counts all updates.
   absl::StatusOr<EmbeddingStats> GlobalStats();
+
+  // For an error that the caller finds on its way to a collective call, in arguments of its own
+  // say: with several ranks, unless `status` is OK, it ends the call of the others, as an error of
+  // the call itself does. Returns `status`.
+  absl::Status EndJobUnlessOk(absl::Status status);
 
  private:
   friend class EmbeddingStep;
