@@ -1,5 +1,9 @@
 #include "capi/call_impl.h"
 
+#include <pthread.h>
+
+#include <atomic>
+
 namespace hotrow::capi {
 namespace {
 
@@ -7,7 +11,13 @@ namespace {
 constexpr size_t kMessageBytes = 4096;
 thread_local char last_message[kMessageBytes] = "";
 
+std::atomic<uint64_t> forks = 0;
+[[maybe_unused]] const int counts_forks =
+    ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+
 }  // namespace
+
+uint64_t ProcessNumber() noexcept { return forks.load(std::memory_order_relaxed); }
 
 hotrow_status Keep(hotrow_status code, std::string_view message) noexcept {
   size_t n = std::min(message.size(), kMessageBytes - 1);

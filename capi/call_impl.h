@@ -61,6 +61,27 @@ inline absl::Status NotNull(const void* argument, std::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": is null"));
 }
 
+// What a handle points to, and the process that made it. A fork leaves the child a copy without the
+// threads: nothing may call it, and who is to end it leaves it as it is.
+uint64_t ProcessNumber() noexcept;  // another one in each child of fork
+struct Handle {
+  uint64_t process = ProcessNumber();
+  bool forked() const { return process != ProcessNumber(); }
+};
+inline absl::Status Usable(const Handle* handle, std::string_view name) {
+  if (handle == nullptr) return NotNull(handle, name);
+  if (!handle->forked()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ", std::string(name),
+      " was made by the process that forked this one, and is of no use here; make one in this "
+      "process"));
+}
+// Ends what a handle points to, unless a fork has copied it.
+template <typename T>
+void Destroy(T* handle) {
+  if (handle != nullptr && !handle->forked()) delete handle;
+}
+
 // A struct that begins with struct_size, with `value` for what the caller does not know.
 template <typename T>
 void WriteDefault(const T& value, T* out, uint64_t struct_size) {

@@ -177,19 +177,20 @@ hotrow_status hotrow_communicator_create(const hotrow_communicator_callbacks* ca
                             TakeStruct(callbacks, DefaultCallbacks(), "callbacks"));
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<hotrow::Communicator> channel,
                             MakeCallbackCommunicator(taken));
-    *communicator = new hotrow_communicator{std::move(channel)};
+    *communicator = new hotrow_communicator{{}, std::move(channel)};
     return absl::OkStatus();
   });
 }
 
 void hotrow_communicator_destroy(hotrow_communicator* communicator) {
-  CallVoid([&] { delete communicator; });
+  CallVoid([&] { Destroy(communicator); });
 }
 
 hotrow_status hotrow_communicator_abort(hotrow_communicator* communicator, const char* message) {
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(communicator, "communicator"));
     HOTROW_RETURN_IF_ERROR(NotNull(message, "message"));
+    if (communicator->forked()) return absl::OkStatus();  // the job is not this process's
     communicator->channel->Abort(message);
     return absl::OkStatus();
   });

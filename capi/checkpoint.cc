@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -10,6 +11,7 @@
 #include "capi/call_impl.h"
 #include "capi/handles_impl.h"
 #include "capi/tables_impl.h"
+#include "capi/views_impl.h"
 #include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
 
@@ -22,17 +24,14 @@ namespace {
 
 absl::StatusOr<SavedModel::BlobBytes> TakeBlobs(const hotrow_blob* blobs, int64_t num_blobs) {
   SavedModel::BlobBytes out;
-  if (num_blobs < 0 || num_blobs > kBlobsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_blobs: is ", num_blobs, ", must lie in [0, ", kBlobsMax, "]"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCount(num_blobs, "num_blobs", kBlobsMax));
   if (num_blobs > 0) HOTROW_RETURN_IF_ERROR(NotNull(blobs, "blobs"));
   for (int64_t i = 0; i < num_blobs; ++i) {
     const std::string place = absl::StrCat("blobs[", i, "]");
     HOTROW_RETURN_IF_ERROR(NotNull(blobs[i].name, absl::StrCat(place, ".name")));
-    if (blobs[i].size > 0) {
-      HOTROW_RETURN_IF_ERROR(NotNull(blobs[i].data, absl::StrCat(place, ".data")));
-    }
+    const uint64_t size = std::min<uint64_t>(blobs[i].size, INT64_MAX);
+    HOTROW_RETURN_IF_ERROR(
+        CheckArray(blobs[i].data, static_cast<int64_t>(size), 1, 1, absl::StrCat(place, ".data")));
     out.emplace_back(blobs[i].name, std::string(static_cast<const char*>(blobs[i].data),
                                                 static_cast<size_t>(blobs[i].size)));
   }
@@ -44,7 +43,7 @@ absl::StatusOr<SavedModel::BlobBytes> TakeBlobs(const hotrow_blob* blobs, int64_
 template <typename Body>
 hotrow_status CallWriter(const hotrow_collection* collection, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
+    HOTROW_RETURN_IF_ERROR(Usable(collection, "collection"));
     const Turn turn(collection->tables);
     HOTROW_RETURN_IF_ERROR(turn.status());
     if (turn->writer == nullptr) {
@@ -107,7 +106,7 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
       state.settled = model.step == tables.settled_steps;
     }
     absl::StatusOr<SavedModel::BlobBytes> bytes = TakeBlobs(blobs, num_blobs);
-    HOTROW_RETURN_IF_ERROR(TellRanks(tables.communicator.get(), bytes.status()));
+    HOTROW_RETURN_IF_ERROR(tables.collection->EndJobUnlessOk(bytes.status()));
     model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(*std::move(bytes));
     return writer.Begin(std::move(model), {});
   });

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,13 +14,6 @@
 #include "capi/views_impl.h"
 
 namespace hotrow::capi {
-
-absl::Status TellRanks(Communicator* ranks, absl::Status status) {
-  if (!status.ok() && ranks != nullptr && ranks->world_size() > 1) {
-    ranks->Abort(std::string(status.message()));
-  }
-  return status;
-}
 
 void Tables::End() {
   writer.reset();  // its thread commits snapshots of the collection
@@ -62,7 +54,7 @@ namespace {
 template <typename Body>
 hotrow_status CallTables(const hotrow_collection* collection, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
+    HOTROW_RETURN_IF_ERROR(Usable(collection, "collection"));
     const Turn turn(collection->tables);
     HOTROW_RETURN_IF_ERROR(turn.status());
     return body(*turn.operator->());
@@ -72,26 +64,27 @@ hotrow_status CallTables(const hotrow_collection* collection, const Body& body) 
 // One that all ranks make together.
 template <typename Body>
 hotrow_status CallTogether(const hotrow_collection* collection, const Body& body) noexcept {
-  return CallTables(collection, [&](Tables& tables) {
-    return TellRanks(tables.communicator.get(), body(tables));
-  });
+  return CallTables(
+      collection, [&](Tables& tables) { return tables.collection->EndJobUnlessOk(body(tables)); });
 }
 
 // A call of a step, which all ranks make together.
 template <typename Body>
 hotrow_status CallStep(const hotrow_step* step, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
+    HOTROW_RETURN_IF_ERROR(Usable(step, "step"));
     const Turn turn(step->tables);
     HOTROW_RETURN_IF_ERROR(turn.status());
-    return TellRanks(turn->communicator.get(), body(*step->step));
+    return turn->collection->EndJobUnlessOk(body(*turn.operator->(), *step->step));
   });
 }
 
-// Who is to share the tables. null: one rank, or the struct is none of ours.
-Communicator* RanksOf(const hotrow_collection_options& options) {
-  const bool known = TakeStruct(&options, options, "options").ok();
-  return known && options.communicator != nullptr ? options.communicator->channel.get() : nullptr;
+// Tells those who are to share the tables why this rank has none.
+void EndJob(const hotrow_collection_options& options, const absl::Status& status) {
+  if (!TakeStruct(&options, options, "options").ok()) return;  // the struct is none of ours
+  const hotrow_communicator* const ranks = options.communicator;
+  if (ranks == nullptr || ranks->forked() || ranks->channel->world_size() == 1) return;
+  ranks->channel->Abort(std::string(status.message()));
 }
 
 absl::StatusOr<const TableConfig*> FindTable(const Tables& tables, const char* name) {
@@ -157,12 +150,8 @@ hotrow_status CallSnapshots(const hotrow_collection* collection, const Body& bod
 }
 
 absl::StatusOr<std::span<const uint64_t>> TakeKeys(const uint64_t* keys, int64_t num_keys) {
-  if (num_keys < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_keys: is ", num_keys, ", must be at least 0"));
-  }
-  if (num_keys > 0) HOTROW_RETURN_IF_ERROR(NotNull(keys, "keys"));
-  return std::span(keys, static_cast<size_t>(num_keys));
+  HOTROW_RETURN_IF_ERROR(CheckCount(num_keys, "num_keys"));
+  return TakeArray<uint64_t>(keys, num_keys, "keys");
 }
 
 }  // namespace
@@ -180,13 +169,15 @@ hotrow_status hotrow_collection_create(hotrow_context* context,
     HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
     HOTROW_RETURN_IF_ERROR(NotNull(options, "options"));
     absl::StatusOr<std::shared_ptr<Tables>> tables = MakeTables(context, *options);
-    HOTROW_RETURN_IF_ERROR(TellRanks(RanksOf(*options), tables.status()));
-    *collection = new hotrow_collection{*std::move(tables)};
+    if (!tables.ok()) EndJob(*options, tables.status());
+    HOTROW_RETURN_IF_ERROR(tables.status());
+    *collection = new hotrow_collection{{}, *std::move(tables)};
     return absl::OkStatus();
   });
 }
 
 hotrow_status hotrow_collection_close(hotrow_collection* collection) {
+  if (collection != nullptr && collection->forked()) return HOTROW_OK;
   return CallTables(collection, [](Tables& tables) -> absl::Status {
     if (tables.writer != nullptr) HOTROW_RETURN_IF_ERROR(tables.writer->Wait());
     HOTROW_RETURN_IF_ERROR(tables.collection->Close());
@@ -196,7 +187,7 @@ hotrow_status hotrow_collection_close(hotrow_collection* collection) {
 }
 
 void hotrow_collection_destroy(hotrow_collection* collection) {
-  if (collection == nullptr) return;
+  if (collection == nullptr || collection->forked()) return;
   CallVoid([&] {
     const Turn turn(collection->tables);
     turn.nested() ? static_cast<void>(turn->end_asked = true) : turn->End();
@@ -211,6 +202,7 @@ hotrow_status hotrow_min_cache_bytes(hotrow_context* context,
     HOTROW_RETURN_IF_ERROR(NotNull(bytes, "bytes"));
     HOTROW_ASSIGN_OR_RETURN(EmbeddingCollectionOptions taken, TakeOptions(*options));
     if (options->communicator != nullptr) {
+      HOTROW_RETURN_IF_ERROR(Usable(options->communicator, "communicator"));
       taken.ranks.communicator = options->communicator->channel.get();
     }
     const Device device = context == nullptr ? Device::kCpu : context->state->exec.device;
@@ -250,7 +242,7 @@ hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch*
 
 hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled) {
-  return CallStep(step, [&](EmbeddingStep& its) -> absl::Status {
+  return CallStep(step, [&](const Tables&, EmbeddingStep& its) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
                             TakeOutput(pooled, unpooled, num_unpooled));
     return its.Lookup(output);
@@ -260,29 +252,29 @@ hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
 hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled,
                                  float learning_rate_factor) {
-  return CallStep(step, [&](EmbeddingStep& its) -> absl::Status {
+  return CallStep(step, [&](const Tables& tables, EmbeddingStep& its) -> absl::Status {
     EmbeddingStep ending = std::move(its);
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
-                            TakeGradient(pooled, unpooled, num_unpooled));
+                            TakeGradient(tables.context->exec, pooled, unpooled, num_unpooled));
     return std::move(ending).Update(gradient, learning_rate_factor);
   });
 }
 
 hotrow_status hotrow_step_begin_lookup(hotrow_step* step) {
-  return CallStep(step, [](EmbeddingStep& its) { return its.BeginLookup(); });
+  return CallStep(step, [](const Tables&, EmbeddingStep& its) { return its.BeginLookup(); });
 }
 
 hotrow_status hotrow_step_begin_update(hotrow_step* step, const hotrow_matrix* pooled,
                                        const hotrow_matrix* unpooled, int64_t num_unpooled) {
-  return CallStep(step, [&](EmbeddingStep& its) -> absl::Status {
+  return CallStep(step, [&](const Tables& tables, EmbeddingStep& its) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
-                            TakeGradient(pooled, unpooled, num_unpooled));
+                            TakeGradient(tables.context->exec, pooled, unpooled, num_unpooled));
     return its.BeginUpdate(gradient);
   });
 }
 
 void hotrow_step_destroy(hotrow_step* step) {
-  if (step == nullptr) return;
+  if (step == nullptr || step->forked()) return;
   CallVoid([&] {
     const Turn turn(step->tables);
     if (turn->collection == nullptr) return;  // the step went with it
@@ -317,6 +309,7 @@ hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
     HOTROW_ASSIGN_OR_RETURN(const std::span<const uint64_t> of, TakeKeys(keys, num_keys));
     HOTROW_RETURN_IF_ERROR(NotNull(rows, "rows"));
     HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view, TakeMatrix(*rows, "rows"));
+    HOTROW_RETURN_IF_ERROR(CheckArray(found, found == nullptr ? 0 : num_keys, 1, 1, "found"));
     return tables.collection->ReadRows(table, of, view,
                                        found == nullptr
                                            ? std::span<bool>()
@@ -389,9 +382,8 @@ hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t 
                             uint64_t* needed) {
   return CallTables(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(CheckRoom(DigestTextBytesMax(tables), text, size, needed));
-    const absl::StatusOr<CollectionDigest> digest = tables.collection->Digest();
-    HOTROW_RETURN_IF_ERROR(TellRanks(tables.communicator.get(), digest.status()));
-    return GiveText(DigestText(*digest), text, size, needed);
+    HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.collection->Digest());
+    return GiveText(DigestText(digest), text, size, needed);
   });
 }
 

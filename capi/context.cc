@@ -66,7 +66,10 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* context) {
-  if (context != nullptr) return context->state;
+  if (context != nullptr) {
+    HOTROW_RETURN_IF_ERROR(Usable(context, "context"));
+    return context->state;
+  }
   return MakeState(DefaultContext());
 }
 
@@ -89,13 +92,13 @@ hotrow_status hotrow_context_create(const hotrow_context_options* options,
       HOTROW_ASSIGN_OR_RETURN(taken, TakeStruct(options, DefaultContext(), "options"));
     }
     HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<ContextState> state, MakeState(taken));
-    *context = new hotrow_context{std::move(state)};
+    *context = new hotrow_context{{}, std::move(state)};
     return absl::OkStatus();
   });
 }
 
 void hotrow_context_destroy(hotrow_context* context) {
-  CallVoid([&] { delete context; });
+  CallVoid([&] { Destroy(context); });
 }
 
 }  // extern "C"

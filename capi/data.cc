@@ -16,7 +16,7 @@
 struct hotrow_data {
   std::shared_ptr<hotrow::DataSource> source;
 };
-struct hotrow_reader {
+struct hotrow_reader : hotrow::capi::Handle {
   std::shared_ptr<hotrow::DataSource> source;
   std::unique_ptr<hotrow::DataReader> reader;  // goes before the source
 };
@@ -159,7 +159,7 @@ hotrow_status hotrow_reader_open(hotrow_data* data, const char* split, int64_t e
 }
 
 void hotrow_reader_destroy(hotrow_reader* reader) {
-  CallVoid([&] { delete reader; });
+  CallVoid([&] { Destroy(reader); });
 }
 
 hotrow_status hotrow_samples_create(hotrow_samples** samples) {
@@ -175,7 +175,7 @@ void hotrow_samples_destroy(hotrow_samples* samples) { delete samples; }
 hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
                                  hotrow_samples* samples, hotrow_samples_view* view) {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(reader, "reader"));
+    HOTROW_RETURN_IF_ERROR(Usable(reader, "reader"));
     HOTROW_RETURN_IF_ERROR(NotNull(samples, "samples"));
     HOTROW_RETURN_IF_ERROR(
         TakeStruct(view, hotrow_samples_view{.struct_size = sizeof(hotrow_samples_view)}, "view")

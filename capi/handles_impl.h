@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
+#include "capi/call_impl.h"
 #include "comm/communicator.h"
 #include "embedding/embedding_collection.h"
 #include "hotrow/hotrow.h"
@@ -22,10 +23,6 @@
 // What handles point to.
 
 namespace hotrow::capi {
-
-// Returns the status. Unless it is OK the ranks hear of it, since they wait in the call that this
-// one has refused. ranks: null where there is one alone.
-absl::Status TellRanks(Communicator* ranks, absl::Status status);
 
 // Threads and device, shared by a context and its collections.
 struct ContextState {
@@ -39,7 +36,7 @@ absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* cont
 // what it uses of its context and its communicator.
 //
 // Threads: all members but `mutex` and `caller` belong to the Turn that is taken.
-struct Tables {
+struct Tables : Handle {
   ~Tables() { End(); }
   // Ends everything; steps that have not ended are cancelled.
   void End();
@@ -83,16 +80,16 @@ class Turn {
 
 }  // namespace hotrow::capi
 
-struct hotrow_context {
+struct hotrow_context : hotrow::capi::Handle {
   std::shared_ptr<hotrow::capi::ContextState> state;
 };
-struct hotrow_communicator {
+struct hotrow_communicator : hotrow::capi::Handle {
   std::shared_ptr<hotrow::Communicator> channel;
 };
-struct hotrow_collection {
+struct hotrow_collection : hotrow::capi::Handle {
   std::shared_ptr<hotrow::capi::Tables> tables;
 };
-struct hotrow_step {
+struct hotrow_step : hotrow::capi::Handle {
   std::shared_ptr<hotrow::capi::Tables> tables;
   // Valid while tables->collection is there.
   std::list<hotrow::EmbeddingStep>::iterator step;

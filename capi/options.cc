@@ -12,6 +12,7 @@
 #include "cache/cache_policy.h"
 #include "capi/call_impl.h"
 #include "capi/options_impl.h"
+#include "capi/views_impl.h"
 #include "ops/jagged.h"
 #include "ops/row_codec.h"
 #include "ops/sparse_optimizer.h"
@@ -62,10 +63,7 @@ hotrow_collection_options DefaultOptions() {
 
 absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view name,
                        std::vector<std::string>* out) {
-  if (count < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_", std::string(name), ": is ", count, ", must be at least 0"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCount(count, absl::StrCat("num_", std::string(name)), kListMax));
   if (count > 0) HOTROW_RETURN_IF_ERROR(NotNull(texts, name));
   for (int64_t i = 0; i < count; ++i) {
     HOTROW_RETURN_IF_ERROR(NotNull(texts[i], absl::StrCat(std::string(name), "[", i, "]")));
@@ -131,6 +129,7 @@ absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
 
 absl::Status TakeTables(const hotrow_collection_options& options, std::vector<TableConfig>* out) {
   HOTROW_RETURN_IF_ERROR(NotNull(options.tables, "tables"));
+  HOTROW_RETURN_IF_ERROR(CheckCount(options.num_tables, "num_tables", kListMax));
   const uint64_t struct_size = options.tables->struct_size;
   for (int64_t i = 0; i < options.num_tables; ++i) {
     const auto* const bytes =

@@ -17,7 +17,7 @@
 #include "capi/views_impl.h"
 #include "models/data/table_schema.h"
 
-struct hotrow_scorer {
+struct hotrow_scorer : hotrow::capi::Handle {
   std::mutex mutex;
   std::shared_ptr<const hotrow::Scorer> scorer;  // null: it was closed
 };
@@ -29,7 +29,7 @@ namespace {
 template <typename Body>
 hotrow_status CallScorer(hotrow_scorer* handle, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(handle, "scorer"));
+    HOTROW_RETURN_IF_ERROR(Usable(handle, "scorer"));
     std::shared_ptr<const Scorer> scorer;
     {
       const std::lock_guard lock(handle->mutex);
@@ -80,19 +80,12 @@ absl::StatusOr<std::span<float>> TakeContiguous(const hotrow_matrix* matrix, int
     return absl::InvalidArgumentError(
         absl::StrCat(place, ": has a stride of ", view.stride, ", must be contiguous: ", cols));
   }
-  int64_t size = 0;
-  if (__builtin_mul_overflow(rows, cols, &size)) {
-    return absl::InvalidArgumentError(absl::StrCat(place, ": ", rows, " rows are too many"));
-  }
-  return std::span(view.data, static_cast<size_t>(size));
+  return std::span(view.data, static_cast<size_t>(rows * cols));  // TakeMatrix has checked it
 }
 
 template <typename T>
 absl::StatusOr<std::span<const T>> TakeSpan(const T* data, int64_t size, std::string_view name) {
-  if (size < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_", std::string(name), ": is ", size, ", must be at least 0"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCount(size, absl::StrCat("num_", std::string(name))));
   return TakeArray<T>(data, size, name);
 }
 
@@ -131,10 +124,7 @@ absl::Status ScoreCandidates(const Scorer& scorer, const hotrow_candidates* in,
       const hotrow_candidates taken,
       TakeStruct(in, hotrow_candidates{.struct_size = sizeof(hotrow_candidates)}, "candidates"));
   CandidateBatch out = {.num_candidates = taken.num_candidates};
-  if (out.num_candidates < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_candidates: is ", out.num_candidates, ", must be at least 0"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCount(out.num_candidates, "num_candidates"));
   HOTROW_ASSIGN_OR_RETURN(out.user_features,
                           TakeSpan(taken.user_features, taken.num_user_features, "user_features"));
   HOTROW_ASSIGN_OR_RETURN(
@@ -181,7 +171,8 @@ absl::Status ScoreLines(const Scorer& scorer, const char* const* lines, const in
                           TakeSpan(lines, num_lines, "lines"));
   HOTROW_ASSIGN_OR_RETURN(const std::span<float> room,
                           TakeContiguous(logits, num_lines, scorer.num_tasks(), "logits"));
-  HOTROW_RETURN_IF_ERROR(CheckArray(lengths, 0, alignof(int64_t), "lengths"));
+  HOTROW_RETURN_IF_ERROR(
+      TakeArray<int64_t>(lengths, lengths == nullptr ? 0 : num_lines, "lengths").status());
   std::vector<std::string_view> views;
   views.reserve(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -191,11 +182,8 @@ absl::Status ScoreLines(const Scorer& scorer, const char* const* lines, const in
       views.emplace_back(texts[i]);
       continue;
     }
-    if (lengths[i] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("lengths[", i, "]: is ", lengths[i], ", must be at least 0"));
-    }
-    if (lengths[i] > 0) HOTROW_RETURN_IF_ERROR(NotNull(texts[i], place));
+    HOTROW_RETURN_IF_ERROR(CheckCount(lengths[i], absl::StrCat("lengths[", i, "]")));
+    HOTROW_RETURN_IF_ERROR(CheckArray(texts[i], lengths[i], 1, 1, place));
     views.emplace_back(texts[i], static_cast<size_t>(lengths[i]));
   }
   return scorer.ScoreLines(views, room);
@@ -223,6 +211,7 @@ hotrow_status hotrow_scorer_open(const hotrow_scorer_options* options, hotrow_sc
 hotrow_status hotrow_scorer_close(hotrow_scorer* scorer) {
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(scorer, "scorer"));
+    if (scorer->forked()) return absl::OkStatus();
     std::shared_ptr<const Scorer> last;  // goes when the lock is free
     const std::lock_guard lock(scorer->mutex);
     last.swap(scorer->scorer);
@@ -231,7 +220,7 @@ hotrow_status hotrow_scorer_close(hotrow_scorer* scorer) {
 }
 
 void hotrow_scorer_destroy(hotrow_scorer* scorer) {
-  CallVoid([&] { delete scorer; });
+  CallVoid([&] { Destroy(scorer); });
 }
 
 hotrow_status hotrow_scorer_describe(hotrow_scorer* scorer, char* text, uint64_t size,
@@ -262,11 +251,9 @@ hotrow_status hotrow_scorer_score_lines(hotrow_scorer* scorer, const char* const
 
 hotrow_status hotrow_probabilities(const float* logits, int64_t count, float* probabilities) {
   return Call([&]() -> absl::Status {
-    if (count < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("count: is ", count, ", must be at least 0"));
-    }
-    HOTROW_RETURN_IF_ERROR(CheckArray(logits, count, alignof(float), "logits"));
-    HOTROW_RETURN_IF_ERROR(CheckArray(probabilities, count, alignof(float), "probabilities"));
+    HOTROW_RETURN_IF_ERROR(CheckCount(count, "count"));
+    HOTROW_RETURN_IF_ERROR(TakeArray<float>(logits, count, "logits").status());
+    HOTROW_RETURN_IF_ERROR(TakeArray<float>(probabilities, count, "probabilities").status());
     for (int64_t i = 0; i < count; ++i) probabilities[i] = ScoreProbability(logits[i]);
     return absl::OkStatus();
   });

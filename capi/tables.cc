@@ -180,7 +180,10 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
   EmbeddingCollectionOptions& made = tables->options;
   HOTROW_ASSIGN_OR_RETURN(tables->context, StateOf(context));
   HOTROW_ASSIGN_OR_RETURN(made, TakeOptions(options));
-  if (options.communicator != nullptr) tables->communicator = options.communicator->channel;
+  if (options.communicator != nullptr) {
+    HOTROW_RETURN_IF_ERROR(Usable(options.communicator, "communicator"));
+    tables->communicator = options.communicator->channel;
+  }
   Communicator* const channel = tables->communicator.get();
   made.ranks.communicator = channel;
   tables->description = Description(options, made);

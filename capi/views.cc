@@ -1,13 +1,53 @@
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "capi/call_impl.h"
 #include "capi/views_impl.h"
 
 namespace hotrow::capi {
 namespace {
+
+// No address of a process on x86-64 is as high.
+constexpr uintptr_t kAddressesEnd = uintptr_t{1} << 56;
+// Numbers of a gradient that a task looks at.
+constexpr int64_t kFiniteGrain = int64_t{1} << 16;
+
+bool IsFinite(const float* values, int64_t n) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t bad = 0;  // without branches: a vector at a time
+  for (int64_t i = 0; i < n; ++i) {
+    bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent);
+  }
+  return bad == 0;
+}
+
+absl::Status CheckFinite(ThreadPool* pool, const MatrixView<const float>& view,
+                         std::string_view name) {
+  std::atomic<bool> finite = true;
+  const int64_t grain = std::max<int64_t>(1, kFiniteGrain / std::max<int64_t>(1, view.cols));
+  ParallelFor(pool, view.rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (!IsFinite(view.data + r * view.stride, view.cols)) finite = false;
+    }
+  });
+  for (int64_t r = 0; !finite && r < view.rows; ++r) {
+    for (int64_t c = 0; c < view.cols; ++c) {
+      const float value = view.data[r * view.stride + c];
+      if (std::isfinite(value)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "gradient: ", std::string(name), "[", r, ", ", c, "] is ", value,
+          ", must be finite; no row has moved: leave the step out, or scale the loss down"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 // `Out` is a variant of spans.
 template <typename Out, typename T>
@@ -31,10 +71,7 @@ absl::Status TakeBagSpan(const void* data, int32_t type, int64_t count, std::str
 // scores: or null.
 absl::StatusOr<FeatureBags> TakeBags(const hotrow_bags& in, const float* scores, int64_t num_bags) {
   FeatureBags out;
-  if (in.num_values < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_values: is ", in.num_values, ", must be at least 0"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCount(in.num_values, "num_values"));
   if (in.values_type == HOTROW_UINT64) {
     HOTROW_RETURN_IF_ERROR(
         (TakeTyped<IdSpan, uint64_t>(in.values, in.num_values, "values", &out.values)));
@@ -74,10 +111,7 @@ absl::Status TakeMatrices(const hotrow_matrix* pooled, const hotrow_matrix* unpo
   if (pooled != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(out->pooled, TakeMatrix(*pooled, "pooled"));
   }
-  if (num_unpooled < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_unpooled: is ", num_unpooled, ", must be at least 0"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCount(num_unpooled, "num_unpooled", kListMax));
   if (num_unpooled > 0) HOTROW_RETURN_IF_ERROR(NotNull(unpooled, "unpooled"));
   for (int64_t i = 0; i < num_unpooled; ++i) {
     HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view,
@@ -89,11 +123,27 @@ absl::Status TakeMatrices(const hotrow_matrix* pooled, const hotrow_matrix* unpo
 
 }  // namespace
 
-absl::Status CheckArray(const void* data, int64_t count, size_t align, std::string_view name) {
-  if (count > 0 && data == nullptr) return NotNull(data, name);
-  if (reinterpret_cast<uintptr_t>(data) % align == 0) return absl::OkStatus();
+absl::Status CheckCount(int64_t count, std::string_view name, int64_t most) {
+  if (count >= 0 && count <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(std::string(name), ": is not aligned to ", align, " bytes"));
+      absl::StrCat(std::string(name), ": is ", count, ", must ",
+                   most == INT64_MAX ? "be at least 0" : absl::StrCat("lie in [0, ", most, "]")));
+}
+
+absl::Status CheckArray(const void* data, int64_t count, size_t size, size_t align,
+                        std::string_view name) {
+  HOTROW_RETURN_IF_ERROR(CheckCount(count, name));
+  if (count > 0 && data == nullptr) return NotNull(data, name);
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (address % align != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": is not aligned to ", align, " bytes"));
+  }
+  if (count == 0 || static_cast<uint64_t>(count) <= (kAddressesEnd - address) / size) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": ", count, " of ", size,
+                                                 " bytes each do not fit into any memory"));
 }
 
 absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
@@ -156,9 +206,14 @@ absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::s
                                                    "] with a stride of ", matrix.stride,
                                                    ", which is no matrix"));
   }
-  const bool empty = matrix.rows == 0 || matrix.cols == 0;
+  int64_t size = 0;  // from the first element to the last
+  if (matrix.rows > 0 && matrix.cols > 0 &&
+      (__builtin_mul_overflow(matrix.rows - 1, matrix.stride, &size) ||
+       __builtin_add_overflow(size, matrix.cols, &size))) {
+    size = INT64_MAX;
+  }
   HOTROW_RETURN_IF_ERROR(
-      CheckArray(matrix.data, empty ? 0 : 1, alignof(float), absl::StrCat(place, ".data")));
+      CheckArray(matrix.data, size, sizeof(float), alignof(float), absl::StrCat(place, ".data")));
   return MatrixView<float>(static_cast<float*>(matrix.data), matrix.rows, matrix.cols,
                            matrix.stride);
 }
@@ -170,11 +225,17 @@ absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
   return out;
 }
 
-absl::StatusOr<EmbeddingGradient> TakeGradient(const hotrow_matrix* pooled,
+absl::StatusOr<EmbeddingGradient> TakeGradient(const ExecContext& ctx, const hotrow_matrix* pooled,
                                                const hotrow_matrix* unpooled,
                                                int64_t num_unpooled) {
   EmbeddingGradient out;
   HOTROW_RETURN_IF_ERROR(TakeMatrices(pooled, unpooled, num_unpooled, &out));
+  if (ctx.device != Device::kCpu) return out;
+  HOTROW_RETURN_IF_ERROR(CheckFinite(ctx.pool, out.pooled, "pooled"));
+  for (size_t i = 0; i < out.unpooled.size(); ++i) {
+    HOTROW_RETURN_IF_ERROR(
+        CheckFinite(ctx.pool, out.unpooled[i], absl::StrCat("unpooled[", i, "]")));
+  }
   return out;
 }
 

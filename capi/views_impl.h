@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "base/matrix_view.h"
 #include "base/status_macros.h"
 #include "embedding/embedding_step.h"
@@ -20,12 +21,19 @@
 
 namespace hotrow::capi {
 
-// InvalidArgument unless an array of `count` elements may begin there. name: for the error.
-absl::Status CheckArray(const void* data, int64_t count, size_t align, std::string_view name);
+// Most entries of a list that a collection has one of for each table or feature.
+inline constexpr int64_t kListMax = int64_t{1} << 20;
+// InvalidArgument unless it lies in [0, most].
+absl::Status CheckCount(int64_t count, std::string_view name, int64_t most = INT64_MAX);
+// InvalidArgument unless an array of `count` elements of `size` bytes may begin there: it is not
+// null, aligned, and ends before addresses do. All counts and sizes of callers come through here.
+// name: for the error.
+absl::Status CheckArray(const void* data, int64_t count, size_t size, size_t align,
+                        std::string_view name);
 template <typename T>
 absl::StatusOr<std::span<const T>> TakeArray(const void* data, int64_t count,
                                              std::string_view name) {
-  HOTROW_RETURN_IF_ERROR(CheckArray(data, count, alignof(T), name));
+  HOTROW_RETURN_IF_ERROR(CheckArray(data, count, sizeof(T), alignof(T), name));
   return std::span<const T>(static_cast<const T*>(data), static_cast<size_t>(count));
 }
 
@@ -42,7 +50,8 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* batch,
 absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::string_view name);
 absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
                                            const hotrow_matrix* unpooled, int64_t num_unpooled);
-absl::StatusOr<EmbeddingGradient> TakeGradient(const hotrow_matrix* pooled,
+// Also InvalidArgument where a number of it is not finite, in host memory.
+absl::StatusOr<EmbeddingGradient> TakeGradient(const ExecContext& ctx, const hotrow_matrix* pooled,
                                                const hotrow_matrix* unpooled, int64_t num_unpooled);
 
 }  // namespace hotrow::capi

@@ -29,6 +29,9 @@
 // Threads: calls of one collection, with its steps, wait for each other, so any thread may make
 //          them; those of a scorer run at once. A callback must not call what called it
 //          (FAILED_PRECONDITION). A handle is destroyed while no other thread uses it.
+// Forks:   a handle belongs to the process that made it. In a child of fork calls with it are
+//          FAILED_PRECONDITION, and *_close and *_destroy do nothing, at once; the parent goes on.
+//          The child may make handles of its own.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -280,10 +283,11 @@ enum { HOTROW_UINT64 = 1, HOTROW_INT64 = 2, HOTROW_INT32 = 3, HOTROW_FLOAT32 = 4
 
 // Ids in bags: one sample's lookups of one feature are a bag. Dimensions: B samples, N lookups.
 typedef struct hotrow_bags {
-  const void* values;    // [N] ids of values_type; a signed id is its value as 64 bits
+  const void* values;    // [N] ids of values_type; an int64 is its 64 bits, a negative int32
+                         // is INVALID_ARGUMENT: some mean its 32 bits, a cast extends its sign
   const void* offsets;   // [B + 1] of bags_type, or NULL
   const void* lengths;   // [B] of bags_type instead of offsets, or NULL
-  const float* weights;  // [N], or NULL: every weight is 1
+  const float* weights;  // [N], finite, or NULL: every weight is 1
   int64_t num_values;    // N
   int32_t values_type;   // HOTROW_UINT64, HOTROW_INT64, HOTROW_INT32
   int32_t bags_type;     // HOTROW_INT64, HOTROW_INT32
@@ -325,8 +329,9 @@ hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch*
 // pooled. unpooled: [N of the feature, D] for each feature with pooling "none". Collective.
 hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled);
-// Backward: gradients in the shapes of lookup. learning_rate_factor multiplies the tables' learning
-// rates. The step has ended when this returns, whatever it returns. Collective.
+// Backward: gradients in the shapes of lookup, finite: one in host memory that is not is
+// INVALID_ARGUMENT, names the number, and no row moves. learning_rate_factor multiplies the tables'
+// learning rates. The step has ended when this returns, whatever it returns. Collective.
 hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled,
                                  float learning_rate_factor);

@@ -253,6 +253,19 @@ static void TestRows(void) {
   CHECK_FAILS(hotrow_for_each_row(tables, "none", See, &seen), HOTROW_INVALID_ARGUMENT, "none");
 
   const uint64_t keys[] = {2, 99};
+  /* Counts whose products pass what addresses can be. */
+  CHECK_FAILS(hotrow_erase(tables, "items", keys, INT64_MAX), HOTROW_INVALID_ARGUMENT, "keys");
+  CHECK_FAILS(hotrow_erase(tables, "items", keys, INT64_MIN), HOTROW_INVALID_ARGUMENT, "num_keys");
+  for (int i = 0; i < 3; ++i) {
+    float far[2 * kDim] = {0};
+    hotrow_matrix wide = {
+        .data = far, .rows = 2, .cols = kDim, .stride = kDim, .type = HOTROW_FLOAT32};
+    *(i == 0 ? &wide.stride : i == 1 ? &wide.rows : &wide.cols) = INT64_MAX;
+    if (i == 2) wide.stride = INT64_MAX;
+    CHECK_FAILS(hotrow_read_rows(tables, "items", keys, 2, &wide, NULL), HOTROW_INVALID_ARGUMENT,
+                "rows.data");
+    CHECK(far[0] == 0);
+  }
   float rows[2 * kDim];
   uint8_t found[2] = {7, 7};
   const hotrow_matrix matrix = {
