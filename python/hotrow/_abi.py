@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import re
+import threading
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64
 from ctypes import c_uint64, c_void_p
 from typing import Any, Callable, Optional
@@ -307,8 +308,16 @@ def in_words_of_python(message: str) -> str:
     return _ANY_WORD.sub(lambda match: _WORDS[match.group()], message)
 
 
+#: .error, of this thread: what a callback of the library raised that is no Exception.
+raised = threading.local()
+
+
 def _raise_error(code: int, *_: Any) -> int:
     if code:
+        error: Optional[BaseException] = getattr(raised, "error", None)
+        if error is not None:
+            raised.error = None
+            raise error
         message = _MESSAGE().decode("utf-8", "replace")
         raise errors.of_status(code, in_words_of_python(message))
     return code
@@ -434,7 +443,10 @@ class Owner:
     __slots__ = ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(f"hotrow: {type(self).__name__} can neither be copied nor pickled")
+        raise TypeError(
+            f"hotrow: {type(self).__name__} can neither be copied nor pickled; make one where it is "
+            "used"
+        )
 
 
 def default(kind: type, name: str) -> Any:

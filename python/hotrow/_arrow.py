@@ -147,6 +147,9 @@ def _struct(schema: _Schema, array: _Array, owner: Any) -> Columns:
     for i in range(schema.n_children):
         field, child = schema.children[i].contents, array.children[i].contents
         name = field.name.decode()
+        if name in out:
+            out[name] = _Twice(name)
+            continue
         out[name] = _LazyIds(field, child, child.offset + array.offset, array.length, name, owner)
     return out
 
@@ -163,6 +166,20 @@ class _LazyIds:
     __arrow_c_array__ = None  # says that `bags` understands it
 
 
+class _Twice:
+    """A name that two columns have, which a table cannot tell apart."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __arrow_ids__(self) -> Ids:
+        raise ValueError(
+            f"batch: there are two columns {self._name!r}; drop or rename one of them"
+        )
+
+    __arrow_c_array__ = None
+
+
 def _pointers(data: Any) -> Tuple[_Schema, _Array, Any]:
     schema, array = data.__arrow_c_array__()
     return (
@@ -176,16 +193,47 @@ def columns(batch: Any) -> Columns:
     return _struct(*_pointers(batch))
 
 
-def bags(data: Any, name: str) -> Ids:
-    """The ids of one feature."""
-    if isinstance(data, _LazyIds):
+def bags(data: Any, name: str) -> Any:
+    """The ids of one feature, Ids; what is none of Arrow's as it is."""
+    if isinstance(data, (_LazyIds, _Twice)):
         return data.__arrow_ids__()
-    schema, array, owner = _pointers(data)
-    return _ids(schema, array, array.offset, array.length, name, owner)
+    if hasattr(data, "__arrow_c_array__"):
+        schema, array, owner = _pointers(data)
+        return _ids(schema, array, array.offset, array.length, name, owner)
+    if hasattr(data, "__arrow_c_stream__") and not _numpy_reads(data):
+        return _join([
+            _ids(schema, array, array.offset, array.length, name, owner)
+            for schema, array, owner in _chunks(data)
+        ])
+    return data
+
+
+def _numpy_reads(data: Any) -> bool:
+    """Whether an array in chunks, of polars say, is plain integers, which numpy copies as fast."""
+    return np.asarray(data).dtype.kind in "iu"
+
+
+def _join(chunks: List[Ids]) -> Ids:
+    """Those of an array in chunks, copied where there are several."""
+    if len(chunks) == 1:
+        return chunks[0]
+    lists = [chunk for chunk in chunks if not isinstance(chunk, np.ndarray)]
+    if not lists:
+        return np.concatenate([np.asarray(chunk) for chunk in chunks] or [np.empty(0, np.int64)])
+    first, offsets = 0, [np.zeros(1, dtype=np.int64)]
+    for _, own in lists:
+        offsets.append(own[1:].astype(np.int64) + first)
+        first += int(own[-1])
+    return np.concatenate([values for values, _ in lists]), np.concatenate(offsets)
 
 
 def batches(data: Any) -> Iterator[Columns]:
     """The record batches of a table or a reader, one after another, each for `prefetch`."""
+    for chunk in _chunks(data):
+        yield _struct(*chunk)
+
+
+def _chunks(data: Any) -> Iterator[Tuple[_Schema, _Array, Any]]:
     capsule = data.__arrow_c_stream__()
     stream = _Stream.from_address(_capsule(capsule, b"arrow_array_stream"))
 
@@ -201,7 +249,7 @@ def batches(data: Any) -> Iterator[Columns]:
         check(stream.get_next(ctypes.byref(stream), ctypes.byref(array.struct)))
         if not array.struct.release:
             return
-        yield _struct(schema.struct, array.struct, (schema, array, capsule))
+        yield schema.struct, array.struct, (schema, array, capsule)
 
 
 __all__: List[str] = ["Columns", "bags", "batches", "columns"]

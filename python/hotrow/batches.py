@@ -69,11 +69,21 @@ def _names(types: Mapping[np.dtype, int]) -> str:
     return " or ".join(str(dtype) for dtype in types)
 
 
+def without_mask(data: Any, name: str) -> Any:
+    """The data, unless numpy has it masked: the library would read what the mask hides."""
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise ValueError(
+            f"{name}: has masked entries; fill or drop them first (.filled(...), .compressed())"
+        )
+    return data
+
+
 def _array(
     data: Any, types: Mapping[Any, int], name: str, feature: str, ndim: int = 1
 ) -> np.ndarray:
     """The array itself; lists, and arrays of other libraries, as numpy sees them."""
     if type(data) is not np.ndarray:
+        without_mask(data, f"{name} of feature {feature!r}")
         if isinstance(data, (list, tuple)):
             data = np.asarray(data, dtype=next(iter(types)) if not len(data) else None)
         else:
@@ -301,8 +311,8 @@ class BatchReader:
                 )
             ids = Bags(ids[0], ids[1])
         elif kind is not Bags:
-            if kind is not np.ndarray and hasattr(ids, "__arrow_c_array__"):
-                ids = _arrow.bags(ids, name)
+            if kind is not np.ndarray:
+                ids = _arrow.bags(without_mask(ids, f"values of feature {name!r}"), name)
                 if type(ids) is tuple:
                     ids = Bags(ids[0], None, ids[1])
             if type(ids) is not Bags:
@@ -420,8 +430,10 @@ _NO_ROWS = np.empty((0, 0), dtype=np.float32)
 
 
 def _matrix(array: Any, rows: int, cols: int, name: str, out: Any, at: int) -> None:
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name}: is {type(array).__name__}, must be a numpy array")
+    if type(array) is not np.ndarray:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{name}: is {type(array).__name__}, must be a numpy array")
+        without_mask(array, name)
     if array.dtype != _FLOAT32:
         raise TypeError(f"{name}: is {array.dtype}, must be float32")
     if array.shape != (rows, cols):
@@ -515,7 +527,7 @@ class MatrixWriter:
         for feature, columns in layout.columns.items():
             if feature not in data:
                 raise ValueError(f"{name}: feature {feature!r} is missing")
-            part = np.asarray(data[feature])
+            part = np.asarray(without_mask(data[feature], f"{name}[{feature!r}]"))
             expected = (batch_size, columns.stop - columns.start)
             if part.dtype != _FLOAT32:
                 raise TypeError(f"{name}[{feature!r}]: is {part.dtype}, must be float32")

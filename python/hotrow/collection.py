@@ -5,7 +5,9 @@ import ctypes
 import dataclasses
 import operator
 import os
+import re
 import threading
+import warnings
 from collections.abc import Mapping
 from ctypes import byref, c_int32, c_int64, c_void_p
 from types import TracebackType
@@ -15,10 +17,14 @@ import numpy as np
 
 from . import _abi, errors
 from ._checks import INT32, UINT64, integer, real
-from .batches import Batch, BatchReader, Embeddings, Layout, MatrixWriter, address
-from .options import Bytes, Optimizer, Store, Table, parse_bytes
-from .ranks import Communicator, outside_callbacks
+from .batches import (
+    Batch, BatchReader, Embeddings, Layout, MatrixWriter, address, without_mask,
+)
+from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
+from .ranks import Communicator, outside_callbacks, together
 from .saved import Saved, put_store, text as _text
+
+_CHECKPOINT = r"step-\d{12}(-\d+)?"  # the name of one that is whole
 
 Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
 
@@ -92,12 +98,16 @@ class Step(_abi.Owner):
     of the collection, since Python's collector may run anywhere, in a transport's callback say.
     """
 
-    __slots__ = ("_handle", "_scratch", "_tables", "batch_size", "_sizes", "_ended", "_dropped")
+    __slots__ = (
+        "_handle", "_scratch", "_tables", "_communicator", "batch_size", "_sizes", "_ended",
+        "_dropped",
+    )
 
     def __init__(
         self, tables: "EmbeddingCollection", handle: Any, batch_size: int, sizes: List[int]
     ) -> None:
         self._tables = tables  # keeps the collection
+        self._communicator = tables._communicator
         self._scratch = tables._scratch
         self._dropped = tables._dropped
         self._handle: Optional[int] = handle
@@ -105,6 +115,7 @@ class Step(_abi.Owner):
         self._ended = False
         self.batch_size = batch_size
 
+    @together
     def lookup(self, out: Optional[Embeddings] = None) -> Embeddings:
         """Forward: the rows' values after the update of the step before.
 
@@ -112,17 +123,14 @@ class Step(_abi.Owner):
         Waits until the rows are there.
         """
         writer = self._scratch.writer
-        try:
-            if out is None:
-                out = writer.new(self.batch_size, self._sizes)
-            kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
-        except Exception as error:
-            self._tables._tell_ranks(error)
-            raise
+        if out is None:
+            out = writer.new(self.batch_size, self._sizes)
+        kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
         self._lookup()
         del kept
         return out
 
+    @together
     def update(self, gradient: Optional[Gradient] = None, lr_factor: float = 1.0) -> None:
         """Backward: moves the rows, and ends the step.
 
@@ -130,18 +138,14 @@ class Step(_abi.Owner):
         [B, sum of dims] where every feature is pooled, or a dict with an array for each feature.
         None after begin_update. lr_factor multiplies every table's learning rate.
         """
-        try:
-            if type(lr_factor) is not float:
-                lr_factor = real(lr_factor, "lr_factor")
-            handle = self._use()
-            if gradient is None:
-                kept = None
-            else:
-                writer = self._scratch.writer
-                kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
-        except Exception as error:
-            self._tables._tell_ranks(error)
-            raise
+        if type(lr_factor) is not float:
+            lr_factor = real(lr_factor, "lr_factor")
+        handle = self._use()
+        if gradient is None:
+            kept = None
+        else:
+            writer = self._scratch.writer
+            kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
         if gradient is None:
             self._ended = True
             _abi.step_update(handle, None, None, 0, lr_factor)
@@ -149,18 +153,16 @@ class Step(_abi.Owner):
             self._update(lr_factor)
         del kept
 
+    @together
     def begin_lookup(self) -> None:
         """The first half of lookup: between ranks, rows set out. May be left out."""
         _abi.step_begin_lookup(self._use())
 
+    @together
     def begin_update(self, gradient: Gradient) -> None:
         """The first half of update: reads the gradient, and sends it off. May be left out."""
         writer = self._scratch.writer
-        try:
-            kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
-        except Exception as error:
-            self._tables._tell_ranks(error)
-            raise
+        kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
         _abi.step_begin_update(
             self._use(), writer.pooled_address, writer.unpooled_address, writer.num_unpooled
         )
@@ -190,11 +192,9 @@ class Step(_abi.Owner):
 
     def _use(self) -> int:
         if self._handle is None or self._ended:
-            error = errors.FailedPrecondition(
+            raise errors.FailedPrecondition(
                 "the step has been updated already" if self._ended else "the step was cancelled"
             )
-            self._tables._tell_ranks(error)
-            raise error
         return self._handle
 
     def __enter__(self) -> "Step":
@@ -230,17 +230,20 @@ class EmbeddingCollection(_abi.Owner):
     when they are longer; 0: never. seed: of the rows' first values. feature_order: of batches and
     outputs; by default table by table. prefetch_depth: how many steps may be prefetched beyond the
     current one, made ready by threads of the collection's own. checkpoint_dir, checkpoint_keep,
-    checkpoint_model, resume: see `save_checkpoint`. init_from: a saved model or a checkpoint of the
-    same tables to start from. threads: 0 takes all processors. communicator: the ranks that share
-    the tables; then calls are collective, and exchange_* say in which form rows and gradients
-    travel (docs/ranks.md). admission_bytes: memory of the counters where tables admit ids by their
-    number of lookups. row_limit_steps: min_rows and max_rows of tables are kept at its multiples.
+    checkpoint_model, resume: see `save_checkpoint`; without a checkpoint_dir rows on a disk have
+    theirs in the store's folder: `close` makes one, and the next opening goes on from it.
+    init_from: a saved model or a checkpoint of the same tables to start from. threads: 0 takes all
+    processors. communicator: the ranks that share the tables; then calls are collective, and
+    exchange_* say in which form rows and gradients travel (docs/ranks.md). admission_bytes: memory
+    of the counters where tables admit ids by their number of lookups. row_limit_steps: min_rows and
+    max_rows of tables are kept at its multiples.
 
     Neither cache, prefetch depth, store nor threads change a bit of the result.
 
     Threads: calls wait for each other. The GIL is free while the library works.
     """
 
+    @together
     def __init__(
         self,
         tables: Sequence[Table],
@@ -269,6 +272,8 @@ class EmbeddingCollection(_abi.Owner):
         row_limit_steps: int = 64,
     ) -> None:
         self._address: Optional[int] = None
+        self._process = os.getpid()  # in another one, a fork's, there is nothing to end
+        self._keeps = False  # close makes a checkpoint
         self._dropped: Deque[int] = collections.deque()  # steps to destroy
         #: Ranks that share the tables.
         self.world_size: int = 1
@@ -280,49 +285,47 @@ class EmbeddingCollection(_abi.Owner):
                 )
             self.world_size = communicator.world_size
             self._communicator = communicator
-        try:
-            tables = list(tables)
-            if not tables:
-                raise ValueError("tables: is empty, must have at least one hotrow.Table")
-            options = _abi.default(_abi.Options, "collection_options")
-            array = (_abi.Table * len(tables))()
-            for index, table in enumerate(tables):
-                array[index] = _abi.default(_abi.Table, "table")
-                _c_table(table, f"tables[{index}]", array[index])
-            options.tables = array
-            options.num_tables = len(tables)
-            if feature_order is not None:
-                options.feature_order = _texts(feature_order, "feature_order")
-                options.num_feature_order = len(feature_order)
-            options.seed = integer(seed, "seed", *UINT64)
-            options.max_batch_size = integer(max_batch_size, "max_batch_size")
-            options.max_gradient_norm = real(max_gradient_norm, "max_gradient_norm")
-            put_store(options, store)
-            options.cache_bytes = parse_bytes(cache, "cache")
-            options.cache_policy = _text(cache_policy, "cache_policy")
-            options.prefetch_depth = integer(prefetch_depth, "prefetch_depth")
-            options.evaluation_staging_bytes = parse_bytes(evaluation_staging, "evaluation_staging")
-            options.checkpoint_dir = _text(checkpoint_dir, "checkpoint_dir")
-            options.checkpoint_keep = integer(checkpoint_keep, "checkpoint_keep")
-            options.checkpoint_model = _text(checkpoint_model, "checkpoint_model")
-            options.resume = 1 if resume else 0
-            options.init_from = _text(init_from, "init_from")
-            if communicator is not None:
-                options.communicator = communicator._handle
-            options.exchange_forward = _text(exchange_forward, "exchange_forward")
-            options.exchange_backward = _text(exchange_backward, "exchange_backward")
-            options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
-            options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
-            options.admission_bytes = parse_bytes(admission_bytes, "admission_bytes")
-            options.row_limit_steps = integer(row_limit_steps, "row_limit_steps")
+        tables = list(tables)
+        if not tables:
+            raise ValueError("tables: is empty, must have at least one hotrow.Table")
+        options = _abi.default(_abi.Options, "collection_options")
+        array = (_abi.Table * len(tables))()
+        for index, table in enumerate(tables):
+            array[index] = _abi.default(_abi.Table, "table")
+            _c_table(table, f"tables[{index}]", array[index])
+        options.tables = array
+        options.num_tables = len(tables)
+        if feature_order is not None:
+            options.feature_order = _texts(feature_order, "feature_order")
+            options.num_feature_order = len(feature_order)
+        options.seed = integer(seed, "seed", *UINT64)
+        options.max_batch_size = integer(max_batch_size, "max_batch_size")
+        options.max_gradient_norm = real(max_gradient_norm, "max_gradient_norm")
+        put_store(options, store)
+        if checkpoint_dir is None and not isinstance(store, Memory):
+            checkpoint_dir, checkpoint_keep, resume = self._keep_in_store(store, resume)
+        options.cache_bytes = parse_bytes(cache, "cache")
+        options.cache_policy = _text(cache_policy, "cache_policy")
+        options.prefetch_depth = integer(prefetch_depth, "prefetch_depth")
+        options.evaluation_staging_bytes = parse_bytes(evaluation_staging, "evaluation_staging")
+        options.checkpoint_dir = _text(checkpoint_dir, "checkpoint_dir")
+        options.checkpoint_keep = integer(checkpoint_keep, "checkpoint_keep")
+        options.checkpoint_model = _text(checkpoint_model, "checkpoint_model")
+        options.resume = 1 if resume else 0
+        options.init_from = _text(init_from, "init_from")
+        if communicator is not None:
+            options.communicator = communicator._handle
+        options.exchange_forward = _text(exchange_forward, "exchange_forward")
+        options.exchange_backward = _text(exchange_backward, "exchange_backward")
+        options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
+        options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
+        options.admission_bytes = parse_bytes(admission_bytes, "admission_bytes")
+        options.row_limit_steps = integer(row_limit_steps, "row_limit_steps")
 
-            context_options = _abi.default(_abi.Context, "context_options")
-            context_options.threads = integer(threads, "threads", *INT32)
-            context = c_void_p()
-            _abi.context_create(byref(context_options), byref(context))
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        context_options = _abi.default(_abi.Context, "context_options")
+        context_options.threads = integer(threads, "threads", *INT32)
+        context = c_void_p()
+        _abi.context_create(byref(context_options), byref(context))
         # What the library itself refuses the others hear from it.
         handle = c_void_p()
         try:
@@ -338,6 +341,23 @@ class EmbeddingCollection(_abi.Owner):
         start = description["start"]
         #: The saved model or checkpoint that the tables came from; None: they are new.
         self.restored: Optional[Saved] = Saved(start) if start else None
+
+    def _keep_in_store(
+        self, store: Union[Ssd, RocksDb], resume: bool
+    ) -> Tuple[Optional[str], int, bool]:
+        """checkpoint_dir, checkpoint_keep and resume of a store on a disk that was given no
+        checkpoint_dir: the rows stay with the store."""
+        if self.world_size > 1:
+            warnings.warn(
+                "hotrow.EmbeddingCollection: without a checkpoint_dir the rows of several ranks are "
+                "gone once they are closed; give a checkpoint_dir that all ranks see",
+                stacklevel=3,
+            )
+            return None, 2, resume
+        self._keeps = True
+        folder = os.path.join(os.fspath(store.path), "checkpoints")
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        return folder, 1, resume or any(map(re.compile(_CHECKPOINT).fullmatch, names))
 
     # ---- What it is ----
 
@@ -373,6 +393,7 @@ class EmbeddingCollection(_abi.Owner):
 
     # ---- Training ----
 
+    @together
     def prefetch(self, batch: Batch) -> Step:
         """Begins a step: makes the rows of a batch ready.
 
@@ -386,11 +407,7 @@ class EmbeddingCollection(_abi.Owner):
         Steps are looked up and updated in the order of their prefetch. With prefetch_depth > 0 this
         returns at once, and up to that many steps may be ahead of the one that is trained.
         """
-        try:
-            self._scratch.reader.read(batch)
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        self._scratch.reader.read(batch)
         return self._begin()
 
     def _begin(self) -> Step:
@@ -406,18 +423,15 @@ class EmbeddingCollection(_abi.Owner):
             reader.keep = []
         return step
 
+    @together
     def evaluate(self, batch: Batch, out: Optional[Embeddings] = None) -> Embeddings:
         """What a lookup would give after the last update, and nothing changes: no row is made, none
         moves in or out. Ids without a row read their first values."""
         reader, writer = self._scratch.reader, self._scratch.writer
-        try:
-            reader.read(batch)
-            if out is None:
-                out = writer.new(reader.batch_size, reader.unpooled_sizes)
-            kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        reader.read(batch)
+        if out is None:
+            out = writer.new(reader.batch_size, reader.unpooled_sizes)
+        kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
         self._evaluate()
         del kept
         return out
@@ -433,17 +447,14 @@ class EmbeddingCollection(_abi.Owner):
 
     # ---- Rows ----
 
+    @together
     def read_rows(self, table: str, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         """The weights of keys of one table, float32 [K, dim], and whether each has a row, bool [K].
 
         keys: [K] uint64 or int64. Keys without a row read their first values. Changes nothing.
         """
-        try:
-            dim = self._dim(table)
-            keys = _keys(keys)
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        dim = self._dim(table)
+        keys = _keys(keys)
         rows = np.empty((len(keys), dim), dtype=np.float32)
         found = np.zeros(len(keys), dtype=np.bool_)
         matrix = ctypes.create_string_buffer(48)
@@ -453,6 +464,7 @@ class EmbeddingCollection(_abi.Owner):
         )
         return rows, found
 
+    @together
     def write_rows(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
         """Gives keys of one table these weights, with fresh optimizer state: pretrained rows.
 
@@ -461,19 +473,16 @@ class EmbeddingCollection(_abi.Owner):
         weight_decay_mode "table"). Durable with the next checkpoint. Collective: each rank gives
         rows of its own, of keys that any rank may keep.
         """
-        try:
-            dim = self._dim(table)
-            keys = _keys(keys)
-            rows = np.ascontiguousarray(rows, dtype=np.float32)
-            if rows.shape != (len(keys), dim):
-                raise ValueError(f"rows: has shape {rows.shape}, must be {(len(keys), dim)}")
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        dim = self._dim(table)
+        keys = _keys(keys)
+        rows = np.ascontiguousarray(without_mask(rows, "rows"), dtype=np.float32)
+        if rows.shape != (len(keys), dim):
+            raise ValueError(f"rows: has shape {rows.shape}, must be {(len(keys), dim)}")
         matrix = ctypes.create_string_buffer(48)
         _abi_matrix_pack(matrix, rows)
         _abi.write_rows(self._handle, table.encode(), keys.ctypes.data, len(keys), matrix)
 
+    @together
     def erase(self, table: str, keys: np.ndarray) -> None:
         """Removes the rows of keys of one table: from here on the keys are new.
 
@@ -481,14 +490,11 @@ class EmbeddingCollection(_abi.Owner):
         have been looked up and wait for its update (hotrow.errors.FailedPrecondition). Durable with
         the next checkpoint. Collective; keys may be kept by any rank.
         """
-        try:
-            self._dim(table)
-            keys = _keys(keys)
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        self._dim(table)
+        keys = _keys(keys)
         _abi.erase(self._handle, table.encode(), keys.ctypes.data, len(keys))
 
+    @together
     def erase_older_than(self, table: str, step: int) -> int:
         """Removes the rows of a table whose last update was before update number `step`, counted
         from 1 as `steps` counts. Rows that no step has updated stay.
@@ -498,12 +504,8 @@ class EmbeddingCollection(_abi.Owner):
         FailedPrecondition also for a table with weight_decay_mode "table". Reads every row.
         """
         erased = ctypes.c_int64()
-        try:
-            self._dim(table)
-            step = operator.index(step)
-        except Exception as error:
-            self._tell_ranks(error)
-            raise
+        self._dim(table)
+        step = integer(operator.index(step), "step")
         _abi.erase_older_than(self._handle, table.encode(), step, ctypes.byref(erased))
         return erased.value
 
@@ -568,7 +570,8 @@ class EmbeddingCollection(_abi.Owner):
         state, and where the data stand; they are copied at once, and read back from
         `restored`. The checkpoint appears by one rename when all of it is on disk: a kill at any
         moment leaves it whole or not there. wait=False returns after a pause of milliseconds, and a
-        thread writes while training goes on; one checkpoint at a time.
+        thread writes while training goes on; one checkpoint at a time. One may follow another
+        without an update between them: after an erase, say.
 
         A new collection with the same checkpoint_dir and resume=True goes on from the newest one.
         """
@@ -606,9 +609,14 @@ class EmbeddingCollection(_abi.Owner):
 
     def close(self) -> None:
         """Ends the store in good order, so that it opens quickly the next time, and frees all
-        memory. A checkpoint that is being written is waited for. May be called twice."""
-        if self._address is None:
+        memory. A checkpoint that is being written is waited for. With rows on a disk, and no
+        checkpoint_dir, it first makes the checkpoint that the next opening goes on from. May be
+        called twice."""
+        if self._address is None or self._process != os.getpid():
             return
+        if self._keeps:
+            self.wait_checkpoint()
+            self.save_checkpoint()
         _abi.collection_close(self._handle)
         self._destroy()
 
@@ -625,12 +633,6 @@ class EmbeddingCollection(_abi.Owner):
         handle, self._address = self._address, None
         if handle is not None:
             _destroy((handle, self._dropped))
-
-    def _tell_ranks(self, error: BaseException) -> None:
-        """Of what this rank refuses before the library hears of it: the others wait in that
-        call."""
-        if self._communicator is not None and self.world_size > 1:
-            self._communicator.abort(f"{error}" or type(error).__name__)
 
     def _dim(self, table: str) -> int:
         if table not in self._dims:
@@ -649,8 +651,8 @@ class EmbeddingCollection(_abi.Owner):
         if kind is None:
             self.close()
         else:
-            if isinstance(error, Exception):
-                self._tell_ranks(error)
+            if isinstance(error, Exception) and self._communicator is not None:
+                self._communicator.end_job(error)
             self._destroy()  # as a kill would leave it: every checkpoint is there
 
     def __del__(self) -> None:
@@ -677,7 +679,7 @@ def _destroy(collection: Tuple[int, Deque[int]]) -> None:
 
 
 def _keys(keys: np.ndarray) -> np.ndarray:
-    keys = np.ascontiguousarray(keys)
+    keys = np.ascontiguousarray(without_mask(keys, "keys"))
     if keys.dtype == np.int64:
         keys = keys.view(np.uint64)
     if keys.dtype != np.uint64 or keys.ndim != 1:

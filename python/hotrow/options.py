@@ -202,7 +202,8 @@ class Memory:
 @dataclass(frozen=True)
 class Ssd:
     """In a log on a disk, below a cache. disk_bytes: of all files, checkpoints included; memory: of
-    the index and buffers. Both are hard limits."""
+    the index and buffers. Both are hard limits. The rows stay when the collection is closed: see
+    checkpoint_dir of EmbeddingCollection."""
 
     kind: ClassVar[str] = "ssd"
     path: str

@@ -9,11 +9,12 @@ with the methods of `Transport`:
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import struct
 import threading
 from ctypes import byref, c_void_p
-from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence, Tuple, TypeVar
 
 from . import _abi, errors
 from ._checks import INT32, integer, real
@@ -131,6 +132,8 @@ _channels = _Channels()
 
 
 def _status(error: BaseException, text: Optional[int], text_size: int) -> int:
+    if not isinstance(error, Exception):  # of Ctrl-C: the call that is under way raises it
+        _abi.raised.error = error
     message = f"{error}" or type(error).__name__
     if text and text_size:
         data = message.encode("utf-8", "replace")[: text_size - 1] + b"\0"
@@ -191,6 +194,26 @@ def _abort(user, message) -> None:  # type: ignore[no-untyped-def]
         pass  # the first channel has been released
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def together(method: _Method) -> _Method:
+    """Of an object with a _communicator, or None there: a call that all ranks make. What this rank
+    refuses before the library hears of it ends the call on all."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return method(self, *arguments, **named)
+        except Exception as error:
+            communicator = getattr(self, "_communicator", None)
+            if communicator is not None:
+                communicator.end_job(error)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
 class Communicator(_abi.Owner):
     """Ranks that share tables, over a transport of the caller's.
 
@@ -200,6 +223,8 @@ class Communicator(_abi.Owner):
 
     def __init__(self, transport: Transport, timeout_seconds: float = 30.0) -> None:
         self._handle: Optional[int] = None
+        self._transport = transport
+        self._channel: Optional[Transport] = None  # of `any`
         self.rank = integer(transport.rank, "transport.rank", *INT32)
         self.world_size = integer(transport.world_size, "transport.world_size", *INT32)
         callbacks: Any = _abi.default(_abi.Callbacks, "communicator_callbacks")
@@ -209,7 +234,7 @@ class Communicator(_abi.Owner):
         callbacks.duplicate = _duplicate
         callbacks.release = _release
         callbacks.abort = _abort
-        callbacks.timeout_seconds = real(timeout_seconds, "timeout_seconds")
+        self._timeout = callbacks.timeout_seconds = real(timeout_seconds, "timeout_seconds")
         callbacks.user = _channels.add(transport)
         handle = c_void_p()
         try:
@@ -219,6 +244,24 @@ class Communicator(_abi.Owner):
             raise
         self._handle = handle.value
 
+    def end_job(self, error: BaseException) -> None:
+        """abort, with the text of an error; nothing where this rank is alone."""
+        if self.world_size > 1:
+            self.abort(f"{error}" or type(error).__name__)
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is true of any rank. Collective."""
+        if self.world_size == 1:
+            return mine
+        if self._channel is None:
+            self._channel = self._transport.duplicate()
+        heard = bytearray(self.world_size)
+        send = [memoryview(bytes([mine])) for _ in heard]
+        recv = [memoryview(heard)[rank : rank + 1] for rank in range(self.world_size)]
+        send[self.rank] = recv[self.rank] = memoryview(b"")
+        self._channel.exchange(send, recv, self._timeout, "Any")
+        return mine or 1 in heard
+
     def abort(self, message: str) -> None:
         """For an error of this rank alone, of its data say: the calls of all ranks fail with
         errors.Unavailable "rank 1 ended the job: MESSAGE", instead of waiting for this one. What
@@ -227,4 +270,6 @@ class Communicator(_abi.Owner):
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
+            if self._channel is not None:
+                self._channel.close()
             _abi.communicator_destroy(self._handle)

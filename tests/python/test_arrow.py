@@ -49,6 +49,25 @@ class ArrowTest(unittest.TestCase):
             del columns["label"]
             self.assertEqual(self.digest(columns), expected)
 
+    def test_arrays_in_chunks_are_joined(self):
+        expected = self.digest(
+            {"items": np.array([5, 6, 7]), "words": (np.array([1, 2, 3]), np.array([2, 0, 1]))}
+        )
+        words = pyarrow.chunked_array([[[1, 2]], pyarrow.array([[9], [], [3]]).slice(1)])
+        for items in (pyarrow.chunked_array([[5], [6, 7]]), pyarrow.array([5, 6, 7])):
+            self.assertEqual(self.digest({"items": items, "words": words}), expected)
+        with self.assertRaisesRegex(ValueError, "'items': has nulls"):
+            self.digest({"items": pyarrow.chunked_array([[5], [None, 7]]), "words": words})
+
+    def test_a_name_of_two_columns_is_refused_where_a_table_wants_it(self):
+        def columns(*names):
+            arrays = [pyarrow.array([1, 2])] * len(names)
+            return pyarrow.RecordBatch.from_arrays(arrays, names=list(names))
+
+        self.digest(columns("items", "words", "other", "other"))
+        with self.assertRaisesRegex(ValueError, "two columns 'items'"):
+            self.digest(columns("items", "words", "items"))
+
     def test_what_cannot_be_ids(self):
         words = np.array([1])
         for array, kind, part in (

@@ -1,5 +1,6 @@
 """A trainer that is killed and resumed ends with the same bits, its own state included."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,6 +12,11 @@ import unittest
 import numpy as np
 
 import hotrow
+
+
+def one_step(tables, ids=np.array([5, 7, 9])):
+    with tables.prefetch({"items": ids}) as step:
+        step.update(np.ones_like(step.lookup().pooled))
 
 
 def batch(step):
@@ -114,6 +120,78 @@ class CheckpointsTest(unittest.TestCase):
             arguments.update(tables=[hotrow.Table("items", 3)])
             with self.assertRaisesRegex(hotrow.errors.FailedPrecondition, "columns"):
                 hotrow.EmbeddingCollection(**arguments)
+
+    def test_rows_on_a_disk_stay_without_a_checkpoint_dir(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def opened(**changes):
+                return hotrow.EmbeddingCollection(
+                    [hotrow.Table("items", 2)], cache="4MiB", max_batch_size=64,
+                    store=hotrow.Ssd(folder + "/rows", disk_bytes="64MiB", memory="16MiB"), **changes
+                )
+
+            with opened() as tables:  # what it makes is kept, at the same step and a later one
+                one_step(tables)
+                self.assertIsNone(tables.restored)
+                digest = tables.digest()
+            for steps in (1, 1, 2):
+                with opened() as tables:
+                    self.assertEqual(tables.steps, steps)
+                    self.assertEqual(tables.digest(), digest)
+                    if steps == 1 and tables.restored.path.endswith("-1"):
+                        one_step(tables)
+                        digest = tables.digest()
+            with self.assertRaisesRegex(KeyError, "mine"), opened() as tables:
+                one_step(tables)
+                raise KeyError("mine")  # as a kill would leave it
+            with opened() as tables:
+                self.assertEqual(tables.digest(), digest)
+
+    def test_a_second_checkpoint_of_a_step_has_what_changed_since(self):
+        for kind in (hotrow.Memory("16MiB"), hotrow.Ssd("rows", disk_bytes="64MiB", memory="16MiB")):
+            with tempfile.TemporaryDirectory() as folder:
+                if isinstance(kind, hotrow.Ssd):
+                    kind = dataclasses.replace(kind, path=folder + "/rows")
+                arguments = dict(
+                    tables=[hotrow.Table("items", 2)], store=kind, cache="4MiB", max_batch_size=64,
+                    checkpoint_dir=folder + "/saved", resume=True,
+                )
+                with hotrow.EmbeddingCollection(**arguments) as tables:
+                    one_step(tables)
+                    tables.save_checkpoint({"a": b"first"})
+                    tables.erase("items", np.array([7]))
+                    for number in range(11):
+                        tables.save_checkpoint({"a": b"%d" % number})
+                with hotrow.EmbeddingCollection(**arguments) as tables:
+                    self.assertEqual((tables.steps, tables.restored["a"]), (1, b"10"))
+                    self.assertFalse(tables.read_rows("items", np.array([7]))[1].any())
+                    self.assertEqual(len(os.listdir(folder + "/saved")), 4)  # two, tables and LOCK
+
+    def test_a_full_store_is_read_saved_and_made_smaller(self):
+        for memory, disk in (("4MB", "128MB"), ("16MB", "16MB")):
+            with self.subTest(disk), tempfile.TemporaryDirectory() as folder:
+                arguments = dict(
+                    tables=[hotrow.Table("items", 32 if disk == "16MB" else 1)], cache="1MB",
+                    store=hotrow.Ssd(folder + "/rows", disk_bytes=disk, memory=memory),
+                    max_batch_size=4096, checkpoint_dir=folder + "/saved", resume=True,
+                )
+                with hotrow.EmbeddingCollection(**arguments) as tables:
+                    count = 0
+                    with self.assertRaises(MemoryError):
+                        while True:
+                            one_step(tables, np.arange(count, count + 4096))
+                            count += 4096
+                    self.assertGreater(count, 16_000)
+                    self.assertEqual(len(tables.evaluate({"items": np.arange(9)}).pooled), 9)
+                    self.assertEqual(tables.digest()["tables"][0]["rows"], count)
+                    one_step(tables, np.arange(4096))  # rows that are there
+                    if disk == "128MB":  # else the checkpoint would hold what is to be free
+                        tables.save_checkpoint()
+                    tables.erase("items", np.arange(4096, count))
+                    one_step(tables, np.arange(count, count + 4096))
+                    tables.save_checkpoint()
+                    digest = tables.digest()
+                with hotrow.EmbeddingCollection(**arguments) as tables:
+                    self.assertEqual(tables.digest(), digest)
 
 
 if __name__ == "__main__":

@@ -201,6 +201,78 @@ class RefusalsTest(unittest.TestCase):
         self.assertEqual(next(data(seed=np.uint64(2**64 - 1)).batches(30)).ids.batch_size, 30)
         made(seed=2**64 - 1, cache=np.int64(8 << 20)).close()
 
+    def test_numbers_that_are_not_finite(self):
+        before = self.tables.digest()
+        for value in (float("nan"), float("inf")):
+            step = self.tables.prefetch({"items": IDS, "users": IDS})
+            gradient = np.zeros_like(step.lookup().pooled)
+            gradient[1, 2] = value
+            with self.assertRaisesRegex(ValueError, rf"gradient: pooled\[1, 2\] is {value}"):
+                step.update(gradient)
+            weights = np.array([1.0, value, 1.0], dtype=np.float32)[: len(IDS)]
+            items = hotrow.Bags(IDS, np.ones(len(IDS), dtype=np.int64), weights=weights)
+            for call in (self.tables.prefetch, self.tables.evaluate):
+                with self.assertRaisesRegex(ValueError, '"items", sample 1: its weight is'):
+                    call({"items": items, "users": IDS})
+        self.assertEqual(self.tables.digest(), before)
+
+    def test_keys_of_32_bits(self):
+        """The rule: an int32 is a key that is not negative."""
+        words = np.array([-5, 7], dtype=np.int32)
+        items = np.array([1, 2])
+        with self.assertRaisesRegex(ValueError, "key -5 is a negative int32.*int64.*uint64"):
+            self.tables.evaluate({"items": items, "users": words})
+        keys = np.array([2**64 - 5, 2**32 - 5, 7], dtype=np.uint64)
+        self.tables.write_rows("users", keys, np.array([[0, 0], [1, 1], [2, 2]]))
+        for users, row in (
+            (words.astype(np.int64), 0),  # its sign
+            (words.view(np.uint32).astype(np.uint64), 1),  # its 32 bits
+        ):
+            found = self.tables.evaluate({"items": items, "users": users})["users"]
+            np.testing.assert_array_equal(found[:, 0], [row, 2])
+        found = self.tables.evaluate({"items": items[1:], "users": words[1:]})["users"]
+        np.testing.assert_array_equal(found[:, 0], [2])
+
+    def test_masked_arrays(self):
+        masked = np.ma.array([1, 2, 3], mask=[0, 1, 0])
+        whole = np.ma.array([1, 2, 3])
+        self.tables.evaluate({"items": whole, "users": whole})
+        step = self.tables.prefetch({"items": IDS, "users": IDS})
+        pooled = step.lookup().pooled
+        hidden = np.ma.array(pooled, mask=pooled > -1)
+        for what, call in (
+            ("values", lambda: self.tables.evaluate({"items": masked, "users": whole})),
+            ("lengths", lambda: self.tables.evaluate({"items": (IDS, masked), "users": whole})),
+            ("keys", lambda: self.tables.read_rows("items", masked)),
+            ("gradient", lambda: step.update(hidden)),
+            ("rows", lambda: self.tables.write_rows("items", whole, hidden[:3, :4])),
+        ):
+            with self.assertRaisesRegex(ValueError, what + ".*masked entries"):
+                call()
+        step.cancel()
+
+    def test_an_interrupt_within_a_transport_stays_one(self):
+        class Interrupted:
+            rank, world_size = 0, 2
+
+            def exchange(self, *_):
+                raise KeyboardInterrupt
+
+            def duplicate(self):
+                return self
+
+            def abort(self, message):
+                pass
+
+            def close(self):
+                pass
+
+        with self.assertRaises(KeyboardInterrupt):
+            hotrow.EmbeddingCollection(
+                [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), max_batch_size=8,
+                communicator=hotrow.Communicator(Interrupted()),
+            )
+
     def test_rates_of_an_update(self):
         for value in (float("nan"), float("inf"), 1e300, -1.0, "1", None):
             step = self.tables.prefetch({"items": IDS, "users": IDS})

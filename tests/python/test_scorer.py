@@ -2,6 +2,7 @@
 
 import copy
 import os
+import signal
 import tempfile
 import threading
 import unittest
@@ -105,6 +106,26 @@ class ScorerTest(unittest.TestCase):
     def assert_same_bits(self, found, expected):
         self.assertEqual(found.dtype, np.float32)
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+    def test_a_forked_child_leaves_it_alone(self):
+        with self.open(rows_dir=self.path("rows"), memory="1MB") as scorer:
+            lines = self.samples.lines()[:3]
+            before = scorer.score_lines(lines)
+            for _ in range(8):
+                process = os.fork()
+                if process == 0:
+                    signal.alarm(10)
+                    status = 1
+                    try:
+                        with self.assertRaisesRegex(RuntimeError, "forked this one"):
+                            scorer.score_lines(lines)
+                        scorer.close()
+                        scorer = None
+                        status = 0
+                    finally:
+                        os._exit(status)
+                self.assertEqual(os.waitpid(process, 0)[1], 0)
+            np.testing.assert_array_equal(scorer.score_lines(lines), before)
 
     def test_rows_may_lie_on_a_disk(self):
         expected = self.open().score(self.samples.ids(), self.samples.dense())

@@ -1,9 +1,12 @@
 """Tables in a torch model: the rows that numpy steps give, whatever way a batch takes."""
 
+import copy
 import gc
+import io
 import threading
 import unittest
 import unittest.mock
+import warnings
 import weakref
 
 import numpy as np
@@ -305,14 +308,24 @@ class StepsTest(unittest.TestCase):
         with make() as plain, make() as tables:
             tables.set_grad_scaler(unittest.mock.Mock(**{"is_enabled.return_value": False}))
             for each in (plain, tables):  # as without one, also where gradients are not finite
-                (each(batch_of(0))["played"].sum() * float("inf")).backward()
+                each(batch_of(0)).pooled.sum().backward()
+                before = each.digest()
+                with self.assertRaisesRegex(ValueError, r"gradient: pooled\[0, 0\] is -?(nan|inf)"):
+                    (each(batch_of(0)).pooled.sum() * float("nan")).backward()
+                self.assertEqual(each.digest(), before)
             self.assertEqual(tables.digest(), plain.digest())
         with make() as tables:
             tables.set_grad_scaler(Scaler())
-            out = tables(batch_of(0))
-            (out["played"].sum() * float("inf")).backward()
-            rows, _ = tables.collection.read_rows("plays", batch_of(0)["played"][0].numpy())
-            np.testing.assert_array_equal(rows, out["played"].detach().numpy())
+            tables(batch_of(0)).pooled.sum().backward()
+            before = tables.digest(), tables.steps
+            for seed in (0, 1):  # rows that are there, and new ones
+                (tables(batch_of(seed))["played"].sum() * float("inf")).backward()
+            with tables.no_update():
+                (tables(batch_of(1))["played"].sum() * float("inf")).backward()
+            tables(batch_of(0))["played"].sum().backward()
+            self.assertEqual((tables.digest(), tables.steps), before)
+            tables(batch_of(1)).pooled.sum().backward()
+            self.assertEqual(tables.steps, before[1] + 1)
 
     def test_half_precision_with_torchs_own_scaler(self):
         if not hasattr(torch.amp, "GradScaler"):
@@ -335,9 +348,9 @@ class StepsTest(unittest.TestCase):
                 scaler.step(optimizer)
                 scaler.update()
                 losses.append(loss.item())
-                if number == 3:  # the dense step is left out, and rows get no gradient
+                if number == 3:  # the dense step is left out, and that of the rows
                     self.assertTrue(torch.equal(model.head.weight, before[1]))
-                    self.assertEqual(tables.steps, number + 1)
+                    self.assertEqual((tables.digest()["hash"], tables.steps), (before[0], number))
             np.testing.assert_allclose(losses[:4], plain[:4], rtol=0.05, atol=0.05)
             self.assertTrue(np.isfinite(losses).all())
             self.assertNotEqual(scaler.get_scale(), 2.0**10)
@@ -353,6 +366,67 @@ class StepsTest(unittest.TestCase):
             before = tables.digest()
             model.load_state_dict(model.state_dict())
             self.assertEqual(tables.digest(), before)
+
+    def test_a_state_dict_without_its_rows_is_told(self):
+        with make() as tables, make() as other:
+            tables(batch_of(0)).pooled.sum().backward()
+            buffer = io.BytesIO()
+            torch.save(Model(tables).state_dict(), buffer)
+            buffer.seek(0)
+            state = torch.load(buffer, weights_only=True)
+            with self.assertWarnsRegex(UserWarning, "no rows.*after 0 updates.*after 1.*restore"):
+                Model(other).load_state_dict(state)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                Model(tables).load_state_dict(state)
+            with self.assertWarnsRegex(UserWarning, "no rows"):
+                Model(other).load_state_dict(dict(state))  # without what torch keeps beside it
+
+    def test_copies_and_traces_are_refused_with_a_remedy(self):
+        with make() as tables:
+            model = Model(tables)
+            with self.assertRaisesRegex(TypeError, "AveragedModel.model.top."):
+                torch.optim.swa_utils.AveragedModel(model)
+            twin = copy.deepcopy(model, {id(tables): tables})
+            self.assertIs(twin.tables, tables)
+            self.assertIsNot(twin.head, model.head)
+            with self.assertRaisesRegex(NotImplementedError, "torch.compile"):
+                torch.jit.trace(tables, ({"item": torch.arange(3)},), strict=False)
+
+    def test_a_lookup_within_no_update_keeps_its_gradient_or_is_refused(self):
+        with make() as tables:
+            with tables.no_update():
+                first = tables(batch_of(0)).pooled
+            with self.assertRaisesRegex(RuntimeError, "no_update.*has had no backward"):
+                tables(batch_of(1))
+            del first  # then its backward cannot come
+            tables(batch_of(1)).pooled.sum().backward()
+            self.assertEqual(tables.steps, 1)
+
+    def test_a_forward_alone_does_not_end_prefetching(self):
+        with make(prefetch_depth=1) as tables:
+            tables(batch_of(9))
+            for batch in hotrow.torch.prefetch([batch_of(seed) for seed in range(3)], tables):
+                tables(batch).pooled.sum().backward()
+            self.assertEqual(tables.steps, 3)
+
+    def test_processes_of_a_loader_leave_the_tables_alone(self):
+        with make(prefetch_depth=1) as tables:
+            class Samples(torch.utils.data.Dataset):
+                owner = tables  # which the processes have by their fork
+
+                def __len__(self):
+                    return 8
+
+                def __getitem__(self, index):
+                    return {name: ids for name, ids in batch_of(index).items()}
+
+            loader = torch.utils.data.DataLoader(
+                Samples(), batch_size=None, num_workers=2, multiprocessing_context="fork"
+            )
+            for batch in hotrow.torch.prefetch(loader, tables):
+                tables(batch).pooled.sum().backward()
+            self.assertEqual(tables.steps, 8)
 
     def test_a_schedule_of_the_model_and_one_of_the_tables_are_apart(self):
         with make() as tables:

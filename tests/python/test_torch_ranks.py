@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import numpy as np
 from torch_or_skip import torch
@@ -53,6 +54,30 @@ def exchange(transport, sizes=lambda source, target: source + 2 * target, timeou
     recv = [bytearray(0 if p == rank else sizes(p, rank)) for p in ranks]
     transport.exchange([memoryview(s) for s in send], [memoryview(r) for r in recv], timeout, op)
     return all(recv[p] == bytes([10 * p + rank]) * len(recv[p]) for p in ranks)
+
+
+class ScalerTest(unittest.TestCase):
+    def test_a_step_that_one_rank_leaves_out_moves_no_row_on_any(self):
+        def run(transport):
+            scaler = unittest.mock.Mock(
+                **{"is_enabled.return_value": True, "get_scale.return_value": 1.0}
+            )
+            with hotrow.torch.EmbeddingCollection(
+                [hotrow.Table("items", 4, ["item"])], store=hotrow.Memory("16MiB"), threads=1,
+                max_batch_size=8, communicator=hotrow.Communicator(transport),
+            ) as tables:
+                tables.set_grad_scaler(scaler)
+
+                def step(factor, first):
+                    ids = torch.arange(first, first + 4) + transport.rank
+                    (tables({"item": ids}).pooled.sum() * factor).backward()
+                    return tables.digest()["tables"], tables.steps
+
+                before = step(1.0, 0)
+                after = step(float("inf") if transport.rank == 1 else 1.0, 3)
+                return after == before, step(1.0, 3)[1]
+
+        self.assertEqual(together(2, run), [(True, 2), (True, 2)])
 
 
 class TransportTest(unittest.TestCase):

@@ -109,6 +109,11 @@ class TrainingTest(unittest.TestCase):
                 tables.erase_older_than("items", -1)
             with self.assertRaises(TypeError):
                 tables.erase_older_than("items", 1.5)
+            train(tables, [{"items": np.array([1])}])
+            for step in (-(2**64) + 5, 2**64 + 5):
+                with self.assertRaisesRegex(ValueError, "step: is"):
+                    tables.erase_older_than("items", step)
+            self.assertEqual(len(tables.read_table("items")[0]), 1)
 
     def test_of_a_capacity_by_score_the_highest_stay(self):
         ids, ones = np.array([1, 2, 3, 2]), np.array([1, 1, 1, 1])

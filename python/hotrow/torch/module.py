@@ -4,12 +4,14 @@ import contextlib
 import io
 import pickle
 import re
+import warnings
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
 
 from .. import collection as core
+from .. import errors
 from ..options import Table
 from .features import Encoded, encode
 from .ops import evaluate, lookup
@@ -105,6 +107,12 @@ class EmbeddingCollection(nn.Module):
         or anything like TorchRec's KeyedJaggedTensor: keys(), values(), lengths() or offsets().
         Ids are int64 or int32. Under autocast outputs have its type.
         """
+        if torch.jit.is_tracing():
+            raise errors.Unimplemented(
+                "torch.jit.trace: rows belong to the tables, and a trace would read none; use "
+                "torch.compile, or trace the layers above with the pooled vectors as input "
+                "(docs/onnx.md exports whole models of the trainers)"
+            )
         encoded = self._encode(features)
         if self.training and torch.is_grad_enabled():
             out = lookup(self._anchor, self._passes, self._number, encoded)
@@ -119,11 +127,7 @@ class EmbeddingCollection(nn.Module):
     def _encode(self, features: Any) -> Encoded:
         if torch.compiler.is_compiling():
             return encode(features, self._features)
-        try:
-            return encode(features, self._features)
-        except Exception as error:
-            self.collection._tell_ranks(error)
-            raise
+        return self._passes.encode(features)
 
     @contextlib.contextmanager
     def no_update(self) -> Iterator[None]:
@@ -146,8 +150,38 @@ class EmbeddingCollection(nn.Module):
 
     def set_grad_scaler(self, scaler: Optional[Any]) -> None:
         """A torch.amp.GradScaler whose scale the losses carry: gradients are divided by it. Where
-        some are not finite, this rank's are taken as zero, as the scaler skips the dense step."""
+        some are not finite, on any rank, the step is left out on all of them, as the scaler leaves
+        out the dense step. All ranks set one, or none."""
         self._passes.grad_scaler = scaler
+
+    # ---- Copies and state_dict, which have no rows ----
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError(
+            "hotrow.torch.EmbeddingCollection: tables cannot be copied. To average a model (EMA, "
+            "SWA) copy the layers beside them, as in AveragedModel(model.top); or let the copy share "
+            "the rows: copy.deepcopy(model, {id(tables): tables})"
+        )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None and self.collection._address is not None:
+            metadata["steps"] = self.collection.steps
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
+        theirs, mine = local_metadata.get("steps"), self.collection.steps
+        if theirs != mine and (theirs is not None or mine == 0):
+            warnings.warn(
+                "load_state_dict: a state_dict has no rows of hotrow's tables. They stay as they "
+                f"are after {mine} updates"
+                + (f", and these layers were saved after {theirs}" if theirs is not None else "")
+                + "; save_checkpoint and restore keep both together",
+                stacklevel=2,
+            )
 
     # ---- Checkpoints ----
 

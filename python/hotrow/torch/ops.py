@@ -89,19 +89,30 @@ def _backward(ctx: Any, gradients: List[Optional[torch.Tensor]]) -> Any:
 torch.library.register_autograd("hotrow::lookup", _backward, setup_context=_setup, lib=_LIBRARY)
 
 
+class _Pass:
+    """Goes with the graph of a pass, and says then that its backward will not come."""
+
+    def __init__(self, tables: passes.Passes, token: int) -> None:
+        self.tables = tables
+        self.token = token
+
+    def __del__(self) -> None:
+        self.tables.abandon(self.token)
+
+
 class _Lookup(torch.autograd.Function):
     """The same without torch.compile, at a tenth of the cost."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, tables: passes.Passes, encoded: Encoded) -> Any:
-        ctx.tables = tables
         ctx.set_materialize_grads(False)
-        ctx.token, outputs = tables.lookup(encoded)
+        token, outputs = tables.lookup(encoded)
+        ctx.origin = _Pass(tables, token)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Optional[torch.Tensor]) -> Any:
-        ctx.tables.update(ctx.token, gradients)
+        ctx.origin.tables.update(ctx.origin.token, gradients)
         return None, None, None
 
 

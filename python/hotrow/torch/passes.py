@@ -8,14 +8,15 @@ waits for its backward; its number is the token that the autograd graph keeps.
 import collections
 import itertools
 import weakref
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from .. import batches, errors
 from ..collection import EmbeddingCollection, Step
+from ..ranks import together
 from . import direct
-from .features import Encoded, decode, join, same, versions
+from .features import Encoded, decode, encode, join, same, versions
 
 _numbers = itertools.count(1)
 _registry: "weakref.WeakValueDictionary[int, Passes]" = weakref.WeakValueDictionary()
@@ -100,7 +101,7 @@ class Work:
     def _finish(self, gradients: Sequence[torch.Tensor]) -> None:
         self.updated = True
         self._outputs = self._gradients = None
-        direct.update(self.step, gradients, self._passes.lr_factor)
+        self._passes.move(self.step, gradients)
 
     def _part(self, whole: List[torch.Tensor], index: int) -> List[torch.Tensor]:
         if len(self.parts) == 1:
@@ -138,6 +139,7 @@ class Passes:
 
     def __init__(self, collection: EmbeddingCollection, gradient_scale: float) -> None:
         self.collection = collection
+        self._communicator = collection._communicator
         self.layout = collection._layout
         self.names = collection.feature_names
         self.number = next(_numbers)
@@ -148,6 +150,7 @@ class Passes:
         self._ahead: Deque[Work] = collections.deque()
         self._current: Optional[Work] = None
         self._waiting: Dict[int, Tuple[Any, int]] = {}  # token: (Work or _Collected, batch)
+        self._collected: Set[int] = set()  # tokens of passes within no_update before their backward
         self._gathered: List[Tuple[batches.Batch, List[torch.Tensor]]] = []
         self._reader = batches.BatchReader(self.names, self.layout.unpooled_indices)
         self._tokens = itertools.count(1)
@@ -166,7 +169,20 @@ class Passes:
 
     # ---- Ahead of the model ----
 
-    def prefetch(self, parts: Sequence[Encoded]) -> Work:
+    @together
+    def encode(self, features: Any) -> Encoded:
+        return encode(features, self.names)
+
+    @together
+    def prefetch(self, group: Sequence[Any], find: Callable[[Any], Any]) -> Work:
+        """find: from a batch of a loader to its features."""
+        parts = [encode(find(batch), self.names) for batch in group]
+        work = self._current
+        if work is not None and not work.updated:
+            # Nobody may want its backward any more, as after a forward alone; a further lookup
+            # would drop it, too.
+            if len(self._ahead) + 1 > self.collection.prefetch_depth:
+                self._drop_current()
         work = Work(self, parts, ahead=True)
         self._ahead.append(work)
         return work
@@ -183,6 +199,7 @@ class Passes:
     def end(self) -> None:
         """Cancels what is under way."""
         self._waiting.clear()
+        self._collected.clear()
         self._gathered.clear()
         for work in (self._current, *self._ahead):
             if work is not None and not work.updated:
@@ -192,40 +209,9 @@ class Passes:
 
     # ---- Operators ----
 
-    # What one rank refuses the others hear of, since they wait in that call.
-
+    @together
     def lookup(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
         """The token, and [pooled, unpooled of each feature]."""
-        try:
-            return self._lookup(encoded)
-        except Exception as error:
-            self.collection._tell_ranks(error)
-            raise
-
-    def update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
-        try:
-            self._update(token, gradients)
-        except Exception as error:
-            self.collection._tell_ranks(error)
-            raise
-
-    def evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
-        """[pooled, unpooled of each feature]; nothing changes."""
-        try:
-            return self._evaluate(encoded)
-        except Exception as error:
-            self.collection._tell_ranks(error)
-            raise
-
-    def forget_gradients(self) -> None:
-        """Those that wait for further passes. A pass whose backward has not come may still add."""
-        self._gathered.clear()
-        if self._current is not None:
-            self._current.forget_gradients()
-
-    # ---- Parts of these ----
-
-    def _lookup(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
         work = self._current
         if work is not None and False in work.looked_up:
             self._expect(work, encoded)
@@ -238,7 +224,13 @@ class Passes:
             self._expect(self._ahead[0], encoded)
             self._drop_current()
             work = self._current = self._ahead.popleft()
-        elif self.collecting or self._gathered:
+        elif self.collecting or self._gathered or self._collected:
+            if not self.collecting and self._collected:
+                raise errors.FailedPrecondition(
+                    "no_update: a lookup within it has had no backward, and this one comes after "
+                    "it; forward and backward of a pass are both within it. Look up both batches "
+                    "as one, or those that need no gradient under torch.no_grad"
+                )
             return self._lookup_beside(encoded)
         else:
             self._drop_current()
@@ -252,7 +244,9 @@ class Passes:
             raise
         return self._token(work, index), outputs
 
-    def _update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
+    @together
+    def update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
+        self._collected.discard(token)
         origin, index = self._waiting.pop(token, (None, 0))
         if origin is None:
             raise errors.FailedPrecondition(
@@ -271,18 +265,45 @@ class Passes:
             gathered, self._gathered = self._gathered, []
             self._update_gathered(gathered)
 
-    def _evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
+    @together
+    def evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
+        """[pooled, unpooled of each feature]; nothing changes."""
         values = encoded.values[0]
         out = direct.evaluate(self.collection, encoded, values.is_cuda)
         return out if values.is_cpu else [part.to(values.device) for part in out]
+
+    def abandon(self, token: int) -> None:
+        """The backward of this pass will not come: nothing refers to its outputs."""
+        self._collected.discard(token)
+
+    def forget_gradients(self) -> None:
+        """Those that wait for further passes. A pass whose backward has not come may still add."""
+        self._gathered.clear()
+        if self._current is not None:
+            self._current.forget_gradients()
+
+    # ---- Parts of these ----
+
+    def move(self, step: Step, gradients: Sequence[torch.Tensor]) -> None:
+        """Ends a step: moves its rows, or none where the scaler leaves the step out."""
+        if self._leaves_out(gradients):
+            step.cancel()
+        else:
+            direct.update(step, gradients, self.lr_factor)
+
+    def _leaves_out(self, gradients: Sequence[torch.Tensor]) -> bool:
+        """Whether gradients are not finite on any rank. All ranks have a scaler, or none."""
+        if self.grad_scaler is None or not self.grad_scaler.is_enabled():
+            return False
+        mine = not all(bool(gradient.isfinite().all()) for gradient in gradients)
+        return mine if self._communicator is None else self._communicator.any(mine)
 
     def gradients(
         self, gradients: Sequence[Optional[torch.Tensor]], sizes: Sequence[int]
     ) -> List[torch.Tensor]:
         """Those of a pass as the library reads them, scaled."""
         scale = self.gradient_scale
-        scaled = self.grad_scaler is not None and self.grad_scaler.is_enabled()
-        if scaled:
+        if self.grad_scaler is not None and self.grad_scaler.is_enabled():
             scale /= self.grad_scaler.get_scale()
         out = []
         for gradient, rows, dim in zip(gradients, sizes, self.layout.output_dims):
@@ -296,8 +317,6 @@ class Passes:
             if scale != 1.0:
                 gradient = gradient * scale
             out.append(gradient.contiguous())
-        if scaled and not all(bool(gradient.isfinite().all()) for gradient in out):
-            out = [torch.zeros_like(gradient) for gradient in out]  # the scaler skips the dense step
         return out
 
     def _token(self, origin: Any, index: int) -> int:
@@ -334,14 +353,17 @@ class Passes:
             name: [tensor.clone() for tensor in getattr(encoded, name)]
             for name in ("values", "bags", "weights")
         }), self.names)
-        outputs = self._evaluate(encoded)
-        return self._token(_Collected(batch, last=not self.collecting), 0), outputs
+        outputs = self.evaluate(encoded)
+        token = self._token(_Collected(batch, last=not self.collecting), 0)
+        if self.collecting:
+            self._collected.add(token)
+        return token, outputs
 
     def _update_gathered(
         self, gathered: Sequence[Tuple[batches.Batch, List[torch.Tensor]]]
     ) -> None:
+        columns = zip(*(gradients for _, gradients in gathered))
         step = self.collection.prefetch(join([batch for batch, _ in gathered], self.names))
         with step:
             step.lookup()
-            columns = zip(*(gradients for _, gradients in gathered))
-            direct.update(step, [torch.cat(column) for column in columns], self.lr_factor)
+            self.move(step, [torch.cat(column) for column in columns])

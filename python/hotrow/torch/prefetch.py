@@ -5,7 +5,7 @@ import itertools
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .._checks import integer
-from .features import Encoded, encode, is_keyed
+from .features import is_keyed
 from .module import EmbeddingCollection
 from .passes import Work
 
@@ -74,6 +74,9 @@ def _iterate(
     names, passes = tables.feature_names, tables._passes
     ahead: Deque[Tuple[Work, List[Any]]] = collections.deque()
 
+    def find(batch: Any) -> Any:
+        return features(batch) if features else _find(batch, names)
+
     def give(work: Work, group: List[Any]) -> Iterator[Any]:
         for index, batch in enumerate(group):
             yield batch
@@ -84,15 +87,7 @@ def _iterate(
         while True:
             group = list(itertools.islice(batches, accumulate))
             if group:
-                try:
-                    parts: List[Encoded] = [
-                        encode(features(batch) if features else _find(batch, names), names)
-                        for batch in group
-                    ]
-                    ahead.append((passes.prefetch(parts), group))
-                except Exception as error:  # the other ranks begin this step
-                    tables.collection._tell_ranks(error)
-                    raise
+                ahead.append((passes.prefetch(group, find), group))
             if not ahead:
                 return
             if len(ahead) > depth or not group:

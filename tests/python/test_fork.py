@@ -1,0 +1,105 @@
+"""A process forks while tables are open: the child's are of no use and do no harm."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+import hotrow
+
+IDS = {"items": np.arange(64)}
+
+
+def step(tables, ids=IDS):
+    with tables.prefetch(ids) as begun:
+        begun.update(np.ones_like(begun.lookup().pooled))
+
+
+def forked(child):
+    """The exit status of a process that calls it: 0, or what its exception left."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if process == 0:
+        signal.alarm(10)  # hangs no longer than that
+        status = 1
+        try:
+            child()
+            status = 0
+        except SystemExit as error:
+            status = error.code or 0
+        finally:
+            os._exit(status)
+    return os.waitpid(process, 0)[1]
+
+
+class ForkTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tables = hotrow.EmbeddingCollection(
+            [hotrow.Table("items", 4)], cache="4MiB", max_batch_size=64, prefetch_depth=1,
+            store=hotrow.Ssd(folder.name + "/rows", disk_bytes="64MiB", memory="16MiB"),
+            checkpoint_dir=folder.name + "/saved",
+        )
+        self.addCleanup(lambda: self.tables.close())
+        step(self.tables)
+
+    def refused(self):
+        for call in (
+            lambda: step(self.tables), lambda: self.tables.evaluate(IDS), self.tables.digest,
+            self.tables.save_checkpoint, lambda: self.tables.erase("items", np.arange(3)),
+        ):
+            with self.assertRaisesRegex(hotrow.errors.FailedPrecondition, "forked this one"):
+                call()
+
+    def test_children_end_at_once_and_the_parent_goes_on(self):
+        ahead = self.tables.prefetch(IDS)
+
+        def drop():
+            nonlocal ahead
+            ahead = None
+            self.tables = None
+
+        def leave():
+            with self.tables:
+                pass
+
+        def fail():
+            with self.assertRaises(KeyError), self.tables:
+                raise KeyError("mine")
+
+        for child in (drop, leave, fail, ahead.cancel, self.refused, sys.exit):
+            self.assertEqual(forked(child), 0, child)
+        ahead.update(np.ones_like(ahead.lookup().pooled))
+        step(self.tables)
+        self.tables.save_checkpoint()
+        self.assertEqual(self.tables.steps, 3)
+
+    def test_a_child_has_tables_of_its_own(self):
+        def train():
+            with hotrow.EmbeddingCollection(
+                [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), max_batch_size=64
+            ) as tables:
+                step(tables)
+
+        self.assertEqual(forked(train), 0)
+
+    def test_processes_of_multiprocessing(self):
+        def leave():
+            self.tables.close()
+            self.tables = None
+
+        process = multiprocessing.get_context("fork").Process(target=leave)
+        process.start()
+        process.join(10)
+        self.assertEqual(process.exitcode, 0)
+        step(self.tables)
+
+
+if __name__ == "__main__":
+    unittest.main()
