@@ -128,13 +128,18 @@ int64_t DirectBlockBytes(int fd) {
 
 class PosixLock : public FileLock {
  public:
-  explicit PosixLock(int fd) : fd_(fd) {}
-  ~PosixLock() override { ::close(fd_); }
+  explicit PosixLock(int fd) : fd_(fd), process_(::getpid()) {}
+  ~PosixLock() override {
+    // A child of fork has the file open, too, and would go on to hold the lock.
+    if (::getpid() == process_) ::flock(fd_, LOCK_UN);
+    ::close(fd_);
+  }
   PosixLock(const PosixLock&) = delete;
   PosixLock& operator=(const PosixLock&) = delete;
 
  private:
   const int fd_;
+  const pid_t process_;
 };
 
 class PosixEnvironment : public Env {

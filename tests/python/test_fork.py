@@ -41,13 +41,17 @@ class ForkTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.tables = hotrow.EmbeddingCollection(
-            [hotrow.Table("items", 4)], cache="4MiB", max_batch_size=64, prefetch_depth=1,
-            store=hotrow.Ssd(folder.name + "/rows", disk_bytes="64MiB", memory="16MiB"),
-            checkpoint_dir=folder.name + "/saved",
-        )
+        self.folder = folder.name
+        self.tables = self.opened()
         self.addCleanup(lambda: self.tables.close())
         step(self.tables)
+
+    def opened(self, **changes):
+        return hotrow.EmbeddingCollection(
+            [hotrow.Table("items", 4)], cache="4MiB", max_batch_size=64, prefetch_depth=1,
+            store=hotrow.Ssd(self.folder + "/rows", disk_bytes="64MiB", memory="16MiB"),
+            checkpoint_dir=self.folder + "/saved", **changes,
+        )
 
     def refused(self):
         for call in (
@@ -79,6 +83,21 @@ class ForkTest(unittest.TestCase):
         step(self.tables)
         self.tables.save_checkpoint()
         self.assertEqual(self.tables.steps, 3)
+
+    def test_what_a_parent_closes_opens_again_while_its_child_lives(self):
+        process = os.fork()
+        if process == 0:
+            signal.alarm(20)
+            signal.pause()
+            os._exit(0)
+        try:
+            self.tables.save_checkpoint()
+            self.tables.close()
+            self.tables = self.opened(resume=True)
+            self.assertEqual(self.tables.steps, 1)
+        finally:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
     def test_a_child_has_tables_of_its_own(self):
         def train():
