@@ -108,21 +108,34 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
     absl::StatusOr<SavedModel::BlobBytes> bytes = TakeBlobs(blobs, num_blobs);
     HOTROW_RETURN_IF_ERROR(tables.collection->EndJobUnlessOk(bytes.status()));
     model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(*std::move(bytes));
-    return writer.Begin(std::move(model), {});
+    absl::Status status = writer.Begin(model, {});
+    if (MadeRoom(tables, status)) status = writer.Begin(model, {});
+    tables.begun = std::move(model);
+    return status;
   });
 }
 
 hotrow_status hotrow_checkpoint_poll(hotrow_collection* collection, int32_t* committed) {
-  return CallWriter(collection, [&](Tables&, CheckpointWriter& writer) -> absl::Status {
+  return CallWriter(collection, [&](Tables& tables, CheckpointWriter& writer) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(committed, "committed"));
     HOTROW_ASSIGN_OR_RETURN(const bool is, writer.Poll());
+    if (is) tables.begun = {};
     *committed = is ? 1 : 0;
     return absl::OkStatus();
   });
 }
 
 hotrow_status hotrow_checkpoint_wait(hotrow_collection* collection) {
-  return CallWriter(collection, [](Tables&, CheckpointWriter& writer) { return writer.Wait(); });
+  return CallWriter(collection, [](Tables& tables, CheckpointWriter& writer) -> absl::Status {
+    absl::Status status = writer.Wait();
+    // Begun once more, unless the tables have gone on since.
+    if (MadeRoom(tables, status) && tables.begun.step == tables.collection->steps()) {
+      HOTROW_RETURN_IF_ERROR(writer.Begin(tables.begun, {}));
+      status = writer.Wait();
+    }
+    if (status.ok()) tables.begun = {};
+    return status;
+  });
 }
 
 hotrow_status hotrow_checkpoint_newest(hotrow_collection* collection, char* text, uint64_t size,

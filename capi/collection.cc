@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
@@ -48,6 +49,16 @@ absl::Status Turn::status() const {
   return absl::OkStatus();
 }
 
+bool MadeRoom(Tables& tables, const absl::Status& wanted) {
+  if (!absl::IsResourceExhausted(wanted) || !absl::StrContains(wanted.message(), "disk budget")) {
+    return false;
+  }
+  const bool alone = tables.communicator == nullptr || tables.communicator->world_size() == 1;
+  if (!alone || tables.writer == nullptr || !tables.writer->Wait().ok()) return false;
+  const absl::StatusOr<bool> removed = tables.writer->KeepNewestOnly();
+  return removed.ok() && *removed;
+}
+
 namespace {
 
 // A call of a collection.
@@ -61,11 +72,14 @@ hotrow_status CallTables(const hotrow_collection* collection, const Body& body) 
   });
 }
 
-// One that all ranks make together.
+// One that all ranks make together. After an error it can be made again.
 template <typename Body>
 hotrow_status CallTogether(const hotrow_collection* collection, const Body& body) noexcept {
-  return CallTables(
-      collection, [&](Tables& tables) { return tables.collection->EndJobUnlessOk(body(tables)); });
+  return CallTables(collection, [&](Tables& tables) {
+    absl::Status status = body(tables);
+    if (MadeRoom(tables, status)) status = body(tables);
+    return tables.collection->EndJobUnlessOk(std::move(status));
+  });
 }
 
 // A call of a step, which all ranks make together.

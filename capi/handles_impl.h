@@ -49,6 +49,7 @@ struct Tables : Handle {
   int64_t settled_steps = -1;  // rows stand as after this step, see hotrow_settle; -1: not known
   std::unique_ptr<EmbeddingCollection> collection;  // null: it has ended
   std::unique_ptr<CheckpointWriter> writer;         // null: no checkpoints
+  SavedModel begun;  // what the writer was given last, until that is committed
   std::list<EmbeddingStep> steps;
   bool closed = false;  // Close was called
 
@@ -58,6 +59,10 @@ struct Tables : Handle {
   std::vector<std::list<EmbeddingStep>::iterator> dropped;
   bool end_asked = false;
 };
+
+// Whether checkpoints other than the newest were removed, since what they hold of the disk is
+// wanted for what this error refuses. Of several ranks nobody can go back to before a call.
+bool MadeRoom(Tables& tables, const absl::Status& wanted);
 
 // A call of a collection: waits until the one before it has ended.
 class Turn {

@@ -202,8 +202,9 @@ class Memory:
 @dataclass(frozen=True)
 class Ssd:
     """In a log on a disk, below a cache. disk_bytes: of all files, checkpoints included; memory: of
-    the index and buffers. Both are hard limits. The rows stay when the collection is closed: see
-    checkpoint_dir of EmbeddingCollection."""
+    the index and buffers. Both are hard limits; where disk_bytes are used up, checkpoints but the
+    newest go. The rows stay when the collection is closed: see checkpoint_dir of
+    EmbeddingCollection."""
 
     kind: ClassVar[str] = "ssd"
     path: str

@@ -166,6 +166,27 @@ class CheckpointsTest(unittest.TestCase):
                     self.assertFalse(tables.read_rows("items", np.array([7]))[1].any())
                     self.assertEqual(len(os.listdir(folder + "/saved")), 4)  # two, tables and LOCK
 
+    def test_checkpoints_make_room_on_a_full_disk(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with hotrow.EmbeddingCollection(
+                [hotrow.Table("items", 32)], cache="1MB", max_batch_size=4096,
+                store=hotrow.Ssd(folder + "/rows", disk_bytes="16MB", memory="16MB"),
+                checkpoint_dir=folder + "/saved", checkpoint_keep=99,
+            ) as tables:
+                def saved():
+                    return sum(name.startswith("step-") for name in os.listdir(folder + "/saved"))
+
+                count = 0
+                while saved() == count:  # of rows that are there, and what the older ones hold
+                    one_step(tables, np.arange(4096 * (count % 3), 4096 * (count % 3 + 1)))
+                    if saved() == count:
+                        tables.save_checkpoint()
+                        count += 1
+                self.assertLessEqual(saved(), 2)  # the newest, and the one that wanted its room
+                tables.erase("items", np.arange(4096))
+                tables.save_checkpoint()
+                self.assertEqual(tables.digest()["tables"][0]["rows"], 8192)
+
     def test_a_full_store_is_read_saved_and_made_smaller(self):
         for memory, disk in (("4MB", "128MB"), ("16MB", "16MB")):
             with self.subTest(disk), tempfile.TemporaryDirectory() as folder:
