@@ -86,7 +86,9 @@ absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& 
   return std::visit(
       [&](const auto& own) -> absl::Status {
         if (own.front() != 0) {
-          return absl::InvalidArgumentError(absl::StrCat("offsets[0] must be 0, is ", own.front()));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "offsets[0] must be 0, is ", own.front(),
+              "; of a slice of a longer batch subtract it from all, and give the values behind"));
         }
         const bool rise = AllGood(pool, bags, [&own](int64_t begin, int64_t end) {
           bool good = true;
@@ -173,9 +175,7 @@ int64_t SampleOf(std::span<const int64_t> offsets, int64_t at) {
 
 template <typename Id>
 uint64_t KeyOf(Id id) {
-  // A signed id is extended to 64 bits first.
-  if constexpr (std::is_signed_v<Id>) return static_cast<uint64_t>(static_cast<int64_t>(id));
-  return static_cast<uint64_t>(id);
+  return static_cast<uint64_t>(id);  // of 32 bits it is not negative
 }
 
 // Whether the table knows the ids of one feature. offsets as above.
@@ -271,12 +271,32 @@ absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views
   return absl::OkStatus();
 }
 
+// A negative id of 32 bits would be one key where its sign is extended, as -1 of int64, and another
+// where its bits are taken, as in files of criteo-npy. So it is none.
+absl::Status CheckNarrowIds(ThreadPool* pool, const IdSpan& ids) {
+  const auto* const narrow = std::get_if<std::span<const int32_t>>(&ids);
+  if (narrow == nullptr) return absl::OkStatus();
+  const bool good = AllGood(pool, std::ssize(*narrow), [&](int64_t begin, int64_t end) {
+    int32_t signs = 0;  // negative once an id was
+    for (int64_t i = begin; i < end; ++i) signs |= (*narrow)[static_cast<size_t>(i)];
+    return signs >= 0;
+  });
+  if (good) return absl::OkStatus();
+  const auto bad = std::ranges::find_if(*narrow, [](int32_t id) { return id < 0; });
+  return absl::InvalidArgumentError(absl::StrCat(
+      "values[", bad - narrow->begin(), "] is ", *bad,
+      ": ids of 32 bits must not be negative; give it as int64, or where the data have its bits "
+      "without sign (criteo-npy) as uint64, ",
+      static_cast<uint32_t>(*bad)));
+}
+
 // Without num_embeddings. name: of a feature.
 absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_features,
                         absl::FunctionRef<const std::string&(int64_t feature)> name) {
   const int64_t num_values = SizeOf(batch.values);
   HOTROW_RETURN_IF_ERROR(
       CheckSizes(num_values, std::ssize(batch.weights), std::ssize(batch.scores)));
+  HOTROW_RETURN_IF_ERROR(CheckNarrowIds(pool, batch.values));
   return CheckBags(
       pool, batch.offsets, batch.lengths, num_features * batch.batch_size,
       [&] { return absl::StrCat(num_features, " features x ", batch.batch_size, " samples"); },
@@ -299,6 +319,7 @@ absl::Status CheckFeatures(ThreadPool* pool, int64_t batch_size, size_t num_feat
     if (good.ok()) {
       good = CheckSizes(num_values, std::ssize(bags.weights), std::ssize(bags.scores));
     }
+    if (good.ok()) good = CheckNarrowIds(pool, bags.values);
     if (good.ok()) {
       good = CheckBags(
           pool, bags.offsets, bags.lengths, batch_size,
