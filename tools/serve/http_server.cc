@@ -310,7 +310,8 @@ class TcpHttpServer : public HttpServer {
       const bool ends = ready > 0 && polled[0].revents != 0;
       if (ready > 0 && polled[1].revents != 0) {
         int error = AcceptOne();
-        while (ends && error == 0) error = AcceptOne();  // at the end all that have come before it
+        // At the end all that have come before it.
+        for (int i = 0; ends && error == 0 && i < kBacklog; ++i) error = AcceptOne();
         pauses = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
         if (pauses) connections_->FreeDescriptor();
       }
