@@ -86,7 +86,9 @@ absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& 
   return std::visit(
       [&](const auto& own) -> absl::Status {
         if (own.front() != 0) {
-          return absl::InvalidArgumentError(absl::StrCat("offsets[0] must be 0, is ", own.front()));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "offsets[0] must be 0, is ", own.front(),
+              "; of a slice of a longer batch subtract it from all, and give the values behind"));
         }
         const bool rise = AllGood(pool, bags, [&own](int64_t begin, int64_t end) {
           bool good = true;
@@ -171,31 +173,17 @@ int64_t SampleOf(std::span<const int64_t> offsets, int64_t at) {
   return std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin() - 1;
 }
 
-// Whether a key has one meaning: see IdSpan.
-template <typename Id>
-bool HasOneMeaning(Id id) {
-  if constexpr (std::is_same_v<Id, int32_t>) return id >= 0;
-  return true;
-}
-
 // Whether the table knows the ids of one feature. offsets as above.
 template <typename Id>
 absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
                       std::span<const int64_t> offsets) {
   const auto end = static_cast<uint64_t>(feature.num_embeddings);
   for (size_t j = 0; j < ids.size(); ++j) {
-    const std::string place = absl::StrCat(
-        "feature \"", feature.name, "\", sample ",
-        SampleOf(offsets, offsets.front() + static_cast<int64_t>(j)), ": key ", ids[j]);
-    if (!HasOneMeaning(ids[j])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          place,
-          " is a negative int32; give int64 (its sign extended) or uint64 (its 32 bits, as "
-          "criteo-npy takes it)"));
-    }
-    if (feature.num_embeddings == 0 || static_cast<uint64_t>(ids[j]) < end) continue;
+    if (static_cast<uint64_t>(ids[j]) < end) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(place, " is not in [0, ", feature.num_embeddings,
+        absl::StrCat("feature \"", feature.name, "\", sample ",
+                     SampleOf(offsets, offsets.front() + static_cast<int64_t>(j)), ": key ", ids[j],
+                     " is not in [0, ", feature.num_embeddings,
                      ") (num_embeddings of its table; 0 there takes any key)"));
   }
   return absl::OkStatus();
@@ -210,9 +198,8 @@ absl::Status PutIds(ThreadPool* pool, const PlannedFeature& feature, std::span<c
   const bool known = AllGood(pool, std::ssize(ids), [&](int64_t begin, int64_t end) {
     bool good = true;
     for (int64_t j = begin; j < end; ++j) {
-      const Id id = ids[static_cast<size_t>(j)];
-      out[j] = static_cast<uint64_t>(id);
-      good &= out[j] <= last && HasOneMeaning(id);
+      out[j] = static_cast<uint64_t>(ids[static_cast<size_t>(j)]);  // none of 32 bits is negative
+      good &= out[j] <= last;
     }
     return good;
   });
@@ -293,12 +280,32 @@ absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views
   return absl::OkStatus();
 }
 
+// A negative id of 32 bits would be one key where its sign is extended, as -1 of int64, and another
+// where its bits are taken, as in files of criteo-npy. So it is none.
+absl::Status CheckNarrowIds(ThreadPool* pool, const IdSpan& ids) {
+  const auto* const narrow = std::get_if<std::span<const int32_t>>(&ids);
+  if (narrow == nullptr) return absl::OkStatus();
+  const bool good = AllGood(pool, std::ssize(*narrow), [&](int64_t begin, int64_t end) {
+    int32_t signs = 0;  // negative once an id was
+    for (int64_t i = begin; i < end; ++i) signs |= (*narrow)[static_cast<size_t>(i)];
+    return signs >= 0;
+  });
+  if (good) return absl::OkStatus();
+  const auto bad = std::ranges::find_if(*narrow, [](int32_t id) { return id < 0; });
+  return absl::InvalidArgumentError(absl::StrCat(
+      "values[", bad - narrow->begin(), "] is ", *bad,
+      ": ids of 32 bits must not be negative; give it as int64, or where the data have its bits "
+      "without sign (criteo-npy) as uint64, ",
+      static_cast<uint32_t>(*bad)));
+}
+
 // Without num_embeddings. name: of a feature.
 absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_features,
                         absl::FunctionRef<const std::string&(int64_t feature)> name) {
   const int64_t num_values = SizeOf(batch.values);
   HOTROW_RETURN_IF_ERROR(
       CheckSizes(num_values, std::ssize(batch.weights), std::ssize(batch.scores)));
+  HOTROW_RETURN_IF_ERROR(CheckNarrowIds(pool, batch.values));
   return CheckBags(
       pool, batch.offsets, batch.lengths, num_features * batch.batch_size,
       [&] { return absl::StrCat(num_features, " features x ", batch.batch_size, " samples"); },
@@ -321,6 +328,7 @@ absl::Status CheckFeatures(ThreadPool* pool, int64_t batch_size, size_t num_feat
     if (good.ok()) {
       good = CheckSizes(num_values, std::ssize(bags.weights), std::ssize(bags.scores));
     }
+    if (good.ok()) good = CheckNarrowIds(pool, bags.values);
     if (good.ok()) {
       good = CheckBags(
           pool, bags.offsets, bags.lengths, batch_size,

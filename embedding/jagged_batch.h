@@ -14,9 +14,9 @@
 
 namespace hotrow {
 
-// Ids of a width that the caller has. The key of an int64_t is its 64 bits, so that -1 is the key
-// 2^64 - 1; a table with num_embeddings refuses it. A negative int32_t is refused: data that keep
-// 32 bits of a hash mean these (criteo-npy: the key 2^32 - 1), a cast extends the sign.
+// Ids of a width that the caller has. The key of an int64_t is its 64 bits: of -1 it is 2^64 - 1; a
+// table with num_embeddings refuses it. A negative int32_t is refused everywhere: whether its 32
+// bits or those of its value as 64 bits were meant, as files have both, it does not say.
 using IdSpan =
     std::variant<std::span<const uint64_t>, std::span<const int64_t>, std::span<const int32_t>>;
 // Offsets or lengths of bags.

@@ -25,6 +25,9 @@ struct PooledLookupArgs {
   // [U]: the weights of each unique row, at least D of them, stored as JaggedFeature::precision of
   // the features that look it up.
   const std::byte* const* rows = nullptr;
+  // Sums go on from what the output has, the sum of earlier lookups of the same bags: long bags can
+  // be pooled in parts. With Pooling::kSum, on the CPU.
+  bool adds = false;
 
   absl::Status Validate() const;
 };

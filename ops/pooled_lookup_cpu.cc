@@ -74,15 +74,16 @@ class BlockLookup {
 
   void Pool(int64_t begin, int64_t end, float* output) const {
     if (begin == end) {
-      std::memset(output, 0, static_cast<size_t>(output_bytes_));
+      if (!args_.adds) std::memset(output, 0, static_cast<size_t>(output_bytes_));
       return;
     }
-    SumRows<kPrecision>(end - begin, feature_.dim, output, [&](int64_t i) {
+    const auto term = [&](int64_t i) {
       const int64_t j = begin + i;
       if (j + kPrefetchRowsAhead < end_) PrefetchLookup(j + kPrefetchRowsAhead);
       return ScaledRow{args_.rows[args_.inverse[j]],
                        args_.weights == nullptr ? 1.0f : args_.weights[j]};
-    });
+    };
+    SumRows<kPrecision>(end - begin, feature_.dim, output, term, args_.adds);
   }
 
   const PooledLookupArgs& args_;

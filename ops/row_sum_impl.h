@@ -20,14 +20,15 @@ struct ScaledRow {
 // `out`, which keeps the order of additions and saves three of four loads and stores of `out`. A
 // scale of 1 is exact, so sums without weights need no code of their own. Rows of 16 bits are
 // widened as they are added, which gives the bits of widening them first. `out` must not overlap
-// the rows.
+// the rows. adds: `out` has the sum of terms before these, which is where the sum goes on.
 template <WeightsPrecision kPrecision = WeightsPrecision::kFp32, typename Term>
-void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
+void SumRows(int64_t n, int32_t dim, float* out, Term&& term, bool adds = false) {
   const auto load = [](const void* row, int64_t d, auto lanes) {
     return LoadWeights<kPrecision>(row, d, lanes);
   };
-  const ScaledRow first = term(0);
-  if (first.scale == 1 && kPrecision == WeightsPrecision::kFp32) {
+  const ScaledRow first = adds ? ScaledRow() : term(0);
+  if (adds) {
+  } else if (first.scale == 1 && kPrecision == WeightsPrecision::kFp32) {
     std::memcpy(out, first.row, static_cast<size_t>(dim) * sizeof(float));
   } else if (first.scale == 1) {
     ForEachVec8(
@@ -38,7 +39,7 @@ void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
       StoreLanes(scale * load(first.row, d, lanes), out + d, lanes);
     });
   }
-  int64_t i = 1;
+  int64_t i = adds ? 0 : 1;
   for (; i + 4 <= n; i += 4) {
     const void* rows[4];
     Vec8 scales[4];

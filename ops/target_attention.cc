@@ -18,6 +18,12 @@ constexpr char kWeightGrad[] = "RowWeightGrad";
 constexpr char kSumGrad[] = "RowSumGrad";
 constexpr char kGrad[] = "TargetAttentionGrad";
 
+absl::Status CheckOwnRows(const char* op, const JaggedRows& rows) {
+  HOTROW_RETURN_IF_ERROR(rows.Validate(op));
+  return rows.shared ? InvalidField(op, "shared", "must be false in a gradient", 1)
+                     : absl::OkStatus();
+}
+
 // Of a vector for each sample.
 absl::Status CheckVectors(const char* op, const char* name, const JaggedRows& rows,
                           const float* data, int64_t stride) {
@@ -48,18 +54,18 @@ absl::Status WeightedRowSumArgs::Validate() const {
 }
 
 absl::Status RowWeightGradArgs::Validate() const {
-  HOTROW_RETURN_IF_ERROR(rows.Validate(kWeightGrad));
+  HOTROW_RETURN_IF_ERROR(CheckOwnRows(kWeightGrad, rows));
   return CheckVectors(kWeightGrad, "output_gradient", rows, output_gradient,
                       output_gradient_stride);
 }
 
 absl::Status RowSumGradArgs::Validate() const {
-  HOTROW_RETURN_IF_ERROR(rows.Validate(kSumGrad));
+  HOTROW_RETURN_IF_ERROR(CheckOwnRows(kSumGrad, rows));
   return CheckVectors(kSumGrad, "output_gradient", rows, output_gradient, output_gradient_stride);
 }
 
 absl::Status TargetAttentionGradArgs::Validate() const {
-  HOTROW_RETURN_IF_ERROR(rows.Validate(kGrad));
+  HOTROW_RETURN_IF_ERROR(CheckOwnRows(kGrad, rows));
   HOTROW_RETURN_IF_ERROR(CheckVectors(kGrad, "target", rows, target, target_stride));
   HOTROW_RETURN_IF_ERROR(
       CheckVectors(kGrad, "output_gradient", rows, output_gradient, output_gradient_stride));

@@ -18,12 +18,14 @@
 namespace hotrow {
 
 // Dimensions: B samples, N rows of D columns, end to end. Rows of sample b: those of offsets[b] -
-// offsets[0] up to offsets[b + 1] - offsets[0].
+// offsets[0] up to offsets[b + 1] - offsets[0]. Shared rows are those of one sample, [N / B, D],
+// which all samples have: offsets count them once for each, and so do arrays of N other numbers.
 struct JaggedRows {
   int64_t batch_size = 0;            // B
   int32_t dim = 0;                   // D >= 1
   const float* rows = nullptr;       // [N, D]; null: no rows
   const int64_t* offsets = nullptr;  // [B + 1], non-decreasing
+  bool shared = false;               // not in gradients
 
   absl::Status Validate(const char* op) const;
 };

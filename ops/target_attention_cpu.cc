@@ -25,7 +25,7 @@ absl::Status TargetPairsCpu(ThreadPool* pool, const TargetPairsArgs& args) {
   return ForSamples(pool, args.rows, [&](int64_t b, const RowRange& range) {
     const float* const t = args.target + b * args.target_stride;
     for (int64_t j = range.begin; j < range.end; ++j) {
-      const float* const h = args.rows.rows + j * d;
+      const float* const h = args.rows.rows + (j - range.shift) * d;
       float* const pair = args.pairs + j * 4 * d;
       for (int64_t i = 0; i < d; ++i) {
         pair[i] = h[i];
@@ -39,11 +39,20 @@ absl::Status TargetPairsCpu(ThreadPool* pool, const TargetPairsArgs& args) {
 
 absl::Status WeightedRowSumCpu(ThreadPool* pool, const WeightedRowSumArgs& args) {
   const int64_t d = args.rows.dim;
+  if (args.rows.shared && args.weights == nullptr && args.rows.batch_size > 1) {  // one sum for all
+    WeightedRowSumArgs first = args;
+    first.rows.batch_size = 1;
+    const absl::Status summed = WeightedRowSumCpu(pool, first);
+    for (int64_t b = 1; b < args.rows.batch_size; ++b) {
+      std::copy_n(args.output, d, args.output + b * args.output_stride);
+    }
+    return summed;
+  }
   return ForSamples(pool, args.rows, [&](int64_t b, const RowRange& range) {
     float* const y = args.output + b * args.output_stride;
     std::fill_n(y, d, 0.0f);
     for (int64_t j = range.begin; j < range.end; ++j) {
-      const float* const h = args.rows.rows + j * d;
+      const float* const h = args.rows.rows + (j - range.shift) * d;
       const float weight = args.weights == nullptr ? 1.0f : args.weights[j];
       for (int64_t i = 0; i < d; ++i) y[i] += weight * h[i];
     }

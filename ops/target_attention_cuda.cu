@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) TargetPairsKernel(TargetPair
     for (int64_t i = GroupLane<kLanes>(); i < d; i += kLanes) {
       const float t = args.target[b * args.target_stride + i];
       ForRows(
-          range, [&](int64_t j) { return args.rows.rows[j * d + i]; },
+          range, [&](int64_t j) { return args.rows.rows[(j - range.shift) * d + i]; },
           [&](int64_t j, float h) {
             float* const pair = args.pairs + j * 4 * d + i;
             pair[0] = h;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock) WeightedRowSumKernel(Weighte
 #pragma unroll 8
       for (int64_t j = range.begin; j < range.end; ++j) {
         const float weight = args.weights == nullptr ? 1.0f : args.weights[j];
-        sum += weight * args.rows.rows[j * d + i];
+        sum += weight * args.rows.rows[(j - range.shift) * d + i];
       }
       args.output[b * args.output_stride + i] = sum;
     }

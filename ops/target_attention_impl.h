@@ -15,9 +15,11 @@ namespace hotrow::internal {
 struct RowRange {
   int64_t begin = 0;
   int64_t end = 0;
+  int64_t shift = 0;  // row j lies at j - shift
 };
 HOTROW_HOST_DEVICE inline RowRange RowsOf(const JaggedRows& rows, int64_t b) {
-  return {rows.offsets[b] - rows.offsets[0], rows.offsets[b + 1] - rows.offsets[0]};
+  const int64_t begin = rows.offsets[b] - rows.offsets[0];
+  return {begin, rows.offsets[b + 1] - rows.offsets[0], rows.shared ? begin : 0};
 }
 
 absl::Status TargetPairsCpu(ThreadPool* pool, const TargetPairsArgs& args);

@@ -82,5 +82,11 @@ if grep -rniE 'json::(parse|sax_parse|accept)\(' --include='*.h' --include='*.cc
   echo "the calls above parse JSON of any depth; use ParseJson (models/json/json_text.h)"
   bad=$((bad + 1))
 fi
+# What a request asks for is bounded before memory is taken for it: where scoring takes memory by a product of sizes the
+# line names the bound.
+if grep -nE '(resize|Reserve)\(.* \* ' models/serving/score_session.cc embedding/serving/{serving_tables,disk_rows}.cc | grep -v ' // <= '; then
+  echo "the lines above take memory by a product; check it first, and name the bound behind: // <= RowsMax"
+  bad=$((bad + 1))
+fi
 echo "$checked includes checked, $bad bad"
 [[ $bad -eq 0 ]]

@@ -26,6 +26,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
   options.chain = operands[0];
+  options.tell = [](const std::string& note) {
+    std::fprintf(stderr, "hotrow apply: %s (--memory_bytes)\n", note.c_str());
+  };
   options.dir = operands[1];
   HOTROW_ASSIGN_OR_RETURN(const PortableSummary summary, ApplyChain(options));
   std::fputs((json ? PortableSummaryJson(summary) : PortableSummaryText(summary)).c_str(), stdout);

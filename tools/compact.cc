@@ -27,6 +27,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
   options.chain = operands[0];
+  options.tell = [](const std::string& note) {
+    std::fprintf(stderr, "hotrow compact: %s (--memory_bytes)\n", note.c_str());
+  };
   HOTROW_ASSIGN_OR_RETURN(const CompactSummary summary, CompactChain(options));
   std::fputs((json ? CompactSummaryJson(summary) : CompactSummaryText(summary)).c_str(), stdout);
   return kExitGood;

@@ -1,11 +1,15 @@
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +22,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/tcp_socket.h"
+#include "base/thread.h"
 #include "models/serving/live_scorer.h"
 #include "models/serving/scorer.h"
 #include "tools/command.h"
@@ -33,6 +38,10 @@ constexpr int64_t kMillisMax = int64_t{1} << 31;
 constexpr int32_t kDefaultPort = 8000;
 // How often the log hears of a model that is followed.
 constexpr timespec kTellEvery = {.tv_sec = 1, .tv_nsec = 0};
+// How often a server looks whether its model has been read.
+constexpr timespec kLookWhileReading = {.tv_sec = 0, .tv_nsec = 10'000'000};
+// How long what reads a model may take to its end, which comes at the next row.
+constexpr std::chrono::milliseconds kStopWait(500);
 
 struct ServeOptions {
   ScorerOptions scorer;
@@ -145,15 +154,58 @@ std::string UtcTime() {
 sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) sigaddset(&signals, signal);
   return signals;
+}
+
+void SayStopping() {
+  std::printf("Stopping\n");
+  std::fflush(stdout);
+}
+
+// What a model is read for has gone, so that nothing of the reading is of use to anyone.
+[[noreturn]] void ExitAtOnce() { ::_exit(kExitGood); }
+
+// Opens the model on another thread, which ends where this one gets a signal. Null: it got one.
+absl::StatusOr<std::unique_ptr<Served>> OpenUnlessStopped(const ServeOptions& options,
+                                                          const sigset_t& signals) {
+  std::promise<absl::StatusOr<Served>> promise;
+  std::future<absl::StatusOr<Served>> opened = promise.get_future();
+  HOTROW_ASSIGN_OR_RETURN(std::thread thread, StartThread("reading a model", [&] {
+                            promise.set_value(Open(options));
+                          }));
+  bool stopped = false;
+  while (!stopped && opened.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    stopped = sigtimedwait(&signals, nullptr, &kLookWhileReading) > 0;
+  }
+  if (stopped) {
+    SayStopping();
+    *options.scorer.stop = true;
+    if (opened.wait_for(kStopWait) != std::future_status::ready) ExitAtOnce();
+  }
+  thread.join();
+  if (stopped) return nullptr;
+  HOTROW_ASSIGN_OR_RETURN(Served served, opened.get());
+  return std::make_unique<Served>(std::move(served));
+}
+
+// Ends the follower. Where it reads something that does not end soon, the process ends.
+void StopFollowing(std::unique_ptr<LiveScorer> live) {
+  if (live == nullptr) return;
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  absl::StatusOr<std::thread> watch = StartThread("the end of a server", [ended] {
+    std::this_thread::sleep_for(kStopWait);
+    if (!*ended) ExitAtOnce();
+  });
+  if (watch.ok()) watch->detach();
+  live.reset();
+  *ended = true;
 }
 
 absl::StatusOr<int> Serve(ServeOptions options) {
   // Before the model is read, which may take minutes.
   if (!HttpServer::IsThere()) return HttpServer::Start({}, nullptr, nullptr).status();
-  // Before any thread, which inherits it: the main thread waits for them. The second ends the
-  // process, as it does where nobody waits.
+  // Before any thread, which inherits it: the main thread waits for them.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   BatcherOptions& batches = options.service.batches;
@@ -165,12 +217,19 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   options.scorer.max_concurrency = batches.instances;
   options.service.log = [](std::string_view line) {
     const std::string text = absl::StrCat(UtcTime(), " ", std::string(line), "\n");
-    std::fwrite(text.data(), 1, text.size(), stderr);
+    const bool put = std::fwrite(text.data(), 1, text.size(), stderr) == text.size();
+    // Nobody reads the log: told to the main thread, as a signal of this one is not.
+    if (!put && errno == EPIPE) ::kill(::getpid(), SIGPIPE);
   };
+  options.http.log = options.service.log;
+  options.scorer.stop = std::make_shared<std::atomic<bool>>(false);
   HOTROW_RETURN_IF_ERROR(options.http.Validate());
   HOTROW_RETURN_IF_ERROR(options.service.Validate());
 
-  HOTROW_ASSIGN_OR_RETURN(const Served served, Open(options));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<Served> opened,
+                          OpenUnlessStopped(options, signals));
+  if (opened == nullptr) return kExitGood;
+  Served& served = *opened;
   if (served.live != nullptr) {
     options.service.follow = [live = served.live.get()] { return live->status(); };
   }
@@ -180,6 +239,8 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   }
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ScoringService> service,
                           ScoringService::Create(options.service, served.source));
+  options.http.probe_paths = {"/v2/health/live", "/v2/health/ready",
+                              absl::StrCat("/v2/models/", service->model_name(), "/ready")};
   HOTROW_ASSIGN_OR_RETURN(
       const std::unique_ptr<HttpServer> server,
       HttpServer::Start(
@@ -195,12 +256,17 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   FollowLog follow_log(served.live.get(), options.service.log);
   while (sigtimedwait(&signals, nullptr, &kTellEvery) < 0) follow_log.Look();
   service->SetReady(false);
+  server->Drain();
+  *options.scorer.stop = true;
+  // The second ends the process, but for SIGPIPE: nobody may be there to read what follows.
+  ::signal(SIGPIPE, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  std::printf("Stopping\n");
-  std::fflush(stdout);
+  SayStopping();
   std::this_thread::sleep_for(std::chrono::milliseconds(options.drain_ms));
   server->Stop(options.service.timeout_ms + options.http.transfer_ms);
   service->Stop();
+  scorer = served.source();  // lives on, to save its hot keys when it goes
+  StopFollowing(std::move(served.live));
   return kExitGood;
 }
 
@@ -229,7 +295,8 @@ const Command kServeCommand = {
         "counts), a directory that hotrow export wrote, or a chain of deltas. Speaks the Open "
         "Inference Protocol v2\n"
         "with JSON and binary tensors; docs/serving_http.md has paths, tensors and statuses.\n"
-        "SIGTERM ends it once the requests that are there have their replies.\n",
+        "SIGTERM, SIGINT and SIGHUP end it once the requests that are there have their replies;\n"
+        "while the model is read, at once.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -145,14 +145,14 @@ void CopyCache::Insert(const RowKey& key, const std::byte* row) {
   std::memcpy(RowOf(shard, slot), row, static_cast<size_t>(row_bytes_));
 }
 
-void CopyCache::ForEach(int64_t number, int uses, absl::FunctionRef<void(const RowKey& key)> call) {
+void CopyCache::ForEach(int64_t number, int64_t begin, int64_t end,
+                        absl::FunctionRef<void(const RowKey& key, uint32_t uses)> call) {
   Shard& shard = shards_[static_cast<size_t>(number)];
   const std::lock_guard lock(shard.mutex);
   const Slot* const slots = SlotsOf(shard);
-  for (int64_t i = 0; i < slots_; ++i) {
-    if (slots[i].state == static_cast<uint32_t>(uses) + 1) {
-      call({.key = slots[i].key, .table = slots[i].table});
-    }
+  for (int64_t i = begin; i < std::min(end, slots_); ++i) {
+    if (slots[i].state == 0) continue;
+    call({.key = slots[i].key, .table = slots[i].table}, slots[i].state - 1);
   }
 }
 

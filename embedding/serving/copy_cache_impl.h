@@ -38,10 +38,12 @@ class CopyCache {
 
   int64_t capacity_rows() const { return static_cast<int64_t>(num_shards_) * slots_; }
   int64_t num_shards() const { return static_cast<int64_t>(num_shards_); }
-  // Calls for the keys of a shard's rows whose count is `uses`, in [0, 3]. Readers of the shard
-  // wait meanwhile.
-  static constexpr int kUsesMax = 3;
-  void ForEach(int64_t shard, int uses, absl::FunctionRef<void(const RowKey& key)> call);
+  int64_t slots() const { return slots_; }  // of a shard
+  // Calls for the keys of a shard's rows in slots [begin, end), with their counts. Readers of the
+  // shard wait meanwhile, so a caller takes a thousand slots at a time.
+  static constexpr uint32_t kUsesMax = 3;
+  void ForEach(int64_t shard, int64_t begin, int64_t end,
+               absl::FunctionRef<void(const RowKey& key, uint32_t uses)> call);
 
  private:
   struct Slot {

@@ -38,6 +38,7 @@ constexpr size_t kIndexMin = 256;  // places for the keys of a call
 constexpr FormatVersions kHotKeysVersions = {.first = 1, .last = 1};
 constexpr char kHotKeysMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'H', 'K'};
 constexpr int64_t kHotKeysAtOnce = 4096;
+constexpr int64_t kSlotsAtOnce = 1024;           // some microseconds
 constexpr uint64_t kDigestKey = 0x7461626c6573;  // "tables"
 
 // Offset 0 of the file of hot keys; the keys follow. docs/formats/serving_rows.md.
@@ -55,7 +56,7 @@ static_assert(sizeof(HotKeysHeader) == 48 && offsetof(HotKeysHeader, crc) == 44)
 struct HotKey {
   uint64_t key;
   uint32_t table;
-  uint32_t reserved;  // 0
+  uint32_t uses;  // its count in the cache; earlier builds wrote 0, and the most used first
 };
 static_assert(sizeof(HotKey) == 16);
 
@@ -225,6 +226,9 @@ absl::Status DiskRows::WriteFiles() {
               const std::unique_ptr<RowFileWriter> writer,
               RowFileWriter::Create(spec, sorter_->rows_max(t), piece, &file, options_.share));
           for (; !sorter_->done() && sorter_->key().table == t;) {
+            if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) {
+              return absl::CancelledError("writing the rows was stopped");
+            }
             HOTROW_RETURN_IF_ERROR(writer->Add(sorter_->key().key, sorter_->row()));
             HOTROW_RETURN_IF_ERROR(sorter_->Next());
           }
@@ -302,7 +306,7 @@ absl::Status DiskRows::MakeCaches() {
 
 absl::Status DiskRows::Fetch(Reader* reader) const {
   std::vector<Reader::Wanted>& wanted = reader->wanted_;
-  HOTROW_RETURN_IF_ERROR(reader->rows_.Reserve(std::ssize(wanted) * stride_));
+  HOTROW_RETURN_IF_ERROR(reader->rows_.Reserve(std::ssize(wanted) * stride_));  // <= keys_max
   reader->reads_.clear();
   int64_t hits = 0;
   for (size_t number = 0; number < wanted.size(); ++number) {
@@ -400,6 +404,7 @@ absl::Status DiskRows::SaveHotKeys() const {
     int64_t offset = sizeof(HotKeysHeader);
     uint32_t crc = 0;
     std::vector<HotKey> keys;
+    keys.reserve(kHotKeysAtOnce);
     const auto write = [&]() -> absl::Status {
       const std::span<const std::byte> bytes = std::as_bytes(std::span(keys));
       crc = Crc32c(bytes, crc);
@@ -408,14 +413,14 @@ absl::Status DiskRows::SaveHotKeys() const {
       keys.clear();
       return absl::OkStatus();
     };
-    for (int uses = CopyCache::kUsesMax; uses >= 0; --uses) {
-      for (const std::unique_ptr<CopyCache>& cache : caches_) {
-        for (int64_t shard = 0; shard < cache->num_shards(); ++shard) {
-          // Not written under the shard's lock, for which readers wait.
-          cache->ForEach(shard, uses, [&](const RowKey& key) {
-            keys.push_back({.key = key.key, .table = key.table, .reserved = 0});
+    // Each slot is looked at once, some at a time: readers of the shard wait meanwhile.
+    for (const std::unique_ptr<CopyCache>& cache : caches_) {
+      for (int64_t shard = 0; shard < cache->num_shards(); ++shard) {
+        for (int64_t slot = 0; slot < cache->slots(); slot += kSlotsAtOnce) {
+          cache->ForEach(shard, slot, slot + kSlotsAtOnce, [&](const RowKey& key, uint32_t uses) {
+            keys.push_back({.key = key.key, .table = key.table, .uses = uses});
           });
-          if (std::ssize(keys) >= kHotKeysAtOnce) HOTROW_RETURN_IF_ERROR(write());
+          if (std::ssize(keys) > kHotKeysAtOnce - kSlotsAtOnce) HOTROW_RETURN_IF_ERROR(write());
         }
       }
     }
@@ -467,29 +472,49 @@ absl::Status DiskRows::ReadHotKeys() {
   }
   const auto keys = static_cast<int64_t>(header.keys);
   std::vector<HotKey> some(static_cast<size_t>(std::min(keys, kHotKeysAtOnce)));
-  // First whether the file is good, then its keys, as many as the cache has room for.
-  uint32_t crc = 0;
-  for (const bool check : {true, false}) {
-    const int64_t end = check ? keys : std::min(keys, room);
-    for (int64_t begin = 0; begin < end; begin += kHotKeysAtOnce) {
+  const auto for_each_part =
+      [&](absl::FunctionRef<absl::Status(std::span<const HotKey> part)> call) -> absl::Status {
+    for (int64_t begin = 0; begin < keys; begin += kHotKeysAtOnce) {
       const std::span<HotKey> part =
-          std::span(some).first(static_cast<size_t>(std::min(end - begin, kHotKeysAtOnce)));
+          std::span(some).first(static_cast<size_t>(std::min(keys - begin, kHotKeysAtOnce)));
       const int64_t at =
           static_cast<int64_t>(sizeof(header)) + begin * static_cast<int64_t>(sizeof(HotKey));
       HOTROW_RETURN_IF_ERROR(ReadFull(*file, at, std::as_writable_bytes(part)));
-      if (check) {
-        crc = Crc32c(std::as_bytes(part), crc);
-        for (const HotKey& key : part) {
-          if (key.table >= options_.tables.size()) return damaged();
-        }
-        continue;
-      }
-      Reader* const reader = readers_.front().get();
-      reader->Clear();
-      for (const HotKey& key : part) reader->Want({.key = key.key, .table = key.table});
-      HOTROW_RETURN_IF_ERROR(Fetch(reader));
+      HOTROW_RETURN_IF_ERROR(call(part));
     }
-    if (check && crc != header.keys_crc) return damaged();
+    return absl::OkStatus();
+  };
+  // First whether the file is good.
+  uint32_t crc = 0;
+  HOTROW_RETURN_IF_ERROR(for_each_part([&](std::span<const HotKey> part) -> absl::Status {
+    crc = Crc32c(std::as_bytes(part), crc);
+    for (const HotKey& key : part) {
+      if (key.table >= options_.tables.size() || key.uses > CopyCache::kUsesMax) return damaged();
+    }
+    return absl::OkStatus();
+  }));
+  if (crc != header.keys_crc) return damaged();
+  // Then its keys, as many as the cache has room for: where not for all, the most used.
+  Reader* const reader = readers_.front().get();
+  const auto warm = [&](uint32_t uses_min, uint32_t uses_max) {
+    return for_each_part([&](std::span<const HotKey> part) -> absl::Status {
+      for (auto next = part.begin(); next != part.end() && room > 0;) {
+        reader->Clear();
+        int64_t wanted = 0;
+        for (; next != part.end() && wanted < std::min(room, options_.keys_max); ++next) {
+          if (next->uses < uses_min || next->uses > uses_max) continue;
+          reader->Want({.key = next->key, .table = next->table});
+          ++wanted;
+        }
+        room -= wanted;
+        HOTROW_RETURN_IF_ERROR(Fetch(reader));
+      }
+      return absl::OkStatus();
+    });
+  };
+  if (keys <= room) return warm(0, CopyCache::kUsesMax);
+  for (uint32_t uses = CopyCache::kUsesMax + 1; uses-- > 0 && room > 0;) {
+    HOTROW_RETURN_IF_ERROR(warm(uses, uses));
   }
   return absl::OkStatus();
 }

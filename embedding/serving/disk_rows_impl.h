@@ -1,6 +1,7 @@
 #ifndef HOTROW_EMBEDDING_SERVING_DISK_ROWS_IMPL_H_
 #define HOTROW_EMBEDDING_SERVING_DISK_ROWS_IMPL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,7 +31,7 @@ namespace hotrow::internal {
 // Files:   one for each table (row_file_impl.h), named by the id, which stands for all that decides
 //          the bits of the rows. They are written whole or not at all and never change, so readers
 //          need no lock, and files of several ids may lie side by side. `hot_keys` has the keys of
-//          the cache, the most used first, as Save wrote them.
+//          the cache with their counts, as Save wrote them.
 // Filling: where complete() is false, Put all rows; then Finish, in any case.
 // Reading: a Reader takes the keys of a whole call, each once; Fetch then brings their rows, from
 //          the cache and, all misses at once, from the disk.
@@ -51,6 +52,8 @@ class DiskRows {
     std::vector<int64_t> row_bytes;   // by table
     int64_t limit_bytes = 0;          // of what is taken of the budget
     int32_t readers = 1;
+    int64_t keys_max = 0;                           // of a Fetch, at least 1
+    std::shared_ptr<const std::atomic<bool>> stop;  // as of ServingTablesOptions
     BudgetShare* share = nullptr;  // outlives this
   };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -31,6 +30,40 @@ using internal::RowSorter;
 using internal::ShapeOf;
 using internal::Widen;
 
+namespace {
+
+// Of a Scratch: a part of a call is then long enough that what it costs besides its rows is nothing
+// beside them. Rows on a disk want more, for a full queue; all Scratches have a part of the budget.
+constexpr int64_t kScratchBytes = int64_t{1} << 20;
+constexpr int64_t kDiskScratchBytesMax = int64_t{8} << 20;
+constexpr int64_t kDiskScratchShare = 16;
+constexpr int64_t kScratchLookupsMin = 16;
+// Of a lookup in a Scratch beside rows: pointers, numbers, a key, and of a disk what a Reader has.
+constexpr int64_t kLookupBytes = 48;
+constexpr int64_t kDiskLookupBytes = 96;
+
+struct ScratchSize {
+  int64_t lookups = 0;
+  int64_t bytes = 0;
+};
+ScratchSize SizeOfScratch(const ServingTablesOptions& options) {
+  const bool on_disk = !options.rows_dir.empty();
+  int64_t row_bytes = 0;  // of a lookup: its row, its first value, what these are widened to
+  for (const ServingTable& table : options.tables) {
+    const int64_t floats = table.layout.dim * static_cast<int64_t>(sizeof(float));
+    row_bytes = std::max(row_bytes, table.layout.row_bytes + floats + (on_disk ? floats : 0));
+  }
+  const int64_t lookup_bytes = row_bytes + kLookupBytes + (on_disk ? kDiskLookupBytes : 0);
+  const int64_t limit = options.budget != nullptr ? options.budget->bytes() : options.memory_bytes;
+  const int64_t room =
+      on_disk ? std::min(limit / kDiskScratchShare / options.readers, kDiskScratchBytesMax)
+              : kScratchBytes;
+  const int64_t lookups = std::max(room / lookup_bytes, kScratchLookupsMin);
+  return {.lookups = lookups, .bytes = lookups * lookup_bytes};
+}
+
+}  // namespace
+
 absl::Status ServingTablesOptions::Validate() const {
   if (tables.empty()) return absl::InvalidArgumentError("ServingTablesOptions.tables is empty");
   if (budget == nullptr && memory_bytes < 1) {
@@ -42,15 +75,21 @@ absl::Status ServingTablesOptions::Validate() const {
                                                    expected_rows.size(), " numbers for ",
                                                    tables.size(), " tables"));
   }
-  if (readers < 1) {
+  if (readers < 1 || reader_bytes < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ServingTablesOptions.readers must be at least 1, is ", readers));
+        absl::StrCat("ServingTablesOptions.readers must be at least 1 and reader_bytes at least 0, "
+                     "are ",
+                     readers, " and ", reader_bytes));
   }
   for (const ServingTable& table : tables) {
     HOTROW_RETURN_IF_ERROR(table.optimizer.Validate());
     HOTROW_RETURN_IF_ERROR(table.initializer.Validate());
   }
   return absl::OkStatus();
+}
+
+int64_t ServingTables::ScratchBytes(const ServingTablesOptions& options) {
+  return SizeOfScratch(options).bytes;
 }
 
 ServingTables::ServingTables(const ServingTablesOptions& options)
@@ -64,6 +103,13 @@ int64_t ServingTables::bytes() const { return share_->bytes(); }
 const ServingBudget& ServingTables::budget() const { return share_->budget(); }
 
 absl::Status ServingTables::Init() {
+  lookups_max_ = SizeOfScratch(options_).lookups;
+  // Before the first row, so that no call can be refused later.
+  if (options_.reader_bytes > 0) {
+    HOTROW_RETURN_IF_ERROR(
+        share_->Take(options_.readers * options_.reader_bytes,
+                     absl::StrCat("room for ", options_.readers, " calls at once")));
+  }
   const bool in_memory = options_.rows_dir.empty();
   int64_t need = 0;
   for (size_t t = 0; in_memory && t < options_.expected_rows.size(); ++t) {
@@ -75,7 +121,10 @@ absl::Status ServingTables::Init() {
     return absl::ResourceExhaustedError(absl::StrCat(
         "memory_bytes: the rows of this model need ", need,
         " bytes with their index; the budget is ", budget.bytes(),
-        budget.used() > 0 ? absl::StrCat(", of which ", budget.used(), " are taken") : ""));
+        budget.used() > 0 ? absl::StrCat(", of which ", budget.used(), " are taken") : "",
+        share_->bytes() > 0 ? absl::StrCat(", ", share_->bytes(), " of them for ", options_.readers,
+                                           " calls at once")
+                            : ""));
   }
   for (const ServingTable& table : options_.tables) {
     const int64_t expected =
@@ -111,6 +160,9 @@ void ServingTables::MakeView() {
 }
 
 absl::Status ServingTables::CheckTable(const RowKey& key) const {
+  if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) {
+    return absl::CancelledError("reading the model was stopped");
+  }
   if (key.table < options_.tables.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a row of table ", key.table, "; there are ", options_.tables.size()));
@@ -161,7 +213,8 @@ absl::Status ServingTables::ReadFirstValues(uint32_t table, Scratch* scratch) co
   const ServingTable& spec = options_.tables[table];
   const RowLayout& layout = spec.layout;
   const auto missing = std::ssize(scratch->missing);
-  HOTROW_RETURN_IF_ERROR(scratch->first_values.Reserve(missing * layout.row_bytes));
+  const int64_t row_bytes = layout.row_bytes;
+  HOTROW_RETURN_IF_ERROR(scratch->first_values.Reserve(missing * row_bytes));  // <= lookups_max_
   scratch->missing_rows.clear();
   for (int64_t m = 0; m < missing; ++m) {
     scratch->missing_rows.push_back(scratch->first_values.data() + m * layout.row_bytes);
@@ -170,7 +223,7 @@ absl::Status ServingTables::ReadFirstValues(uint32_t table, Scratch* scratch) co
   const WeightsPrecision precision = ReadPrecision(spec);
   if (precision == layout.precision) return absl::OkStatus();
   const int64_t bytes = RoundUp(layout.dim * WeightBytes(precision), 16);
-  HOTROW_RETURN_IF_ERROR(scratch->narrowed.Reserve(missing * bytes));
+  HOTROW_RETURN_IF_ERROR(scratch->narrowed.Reserve(missing * bytes));  // <= lookups_max_
   HOTROW_RETURN_IF_ERROR(scratch->floats.Reserve(layout.dim));
   for (int64_t m = 0; m < missing; ++m) {
     std::byte*& row = scratch->missing_rows[static_cast<size_t>(m)];
@@ -199,31 +252,83 @@ absl::Status ServingTables::Pool(const View& view, const ServingLookup& lookup,
 
 absl::Status ServingTables::Pool(const View& view, std::span<const ServingLookup> lookups,
                                  Scratch* scratch) const {
-  size_t lookups_of_call = 0;
+  if (disk_ != nullptr) HOTROW_RETURN_IF_ERROR(Prepare(scratch));
+  scratch->parts.clear();
+  int64_t left = lookups_max_;
   for (const ServingLookup& lookup : lookups) {
     HOTROW_CHECK(lookup.table < rows_.size());
-    lookups_of_call += lookup.keys.size();
-    // Lookups of a feature are numbered by int32.
-    constexpr auto kLookupsMax = static_cast<size_t>(std::numeric_limits<int32_t>::max());
-    const size_t n = disk_ != nullptr ? lookups_of_call : lookup.keys.size();
-    if (n <= kLookupsMax) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        n, " lookups of one ", disk_ != nullptr ? "call" : "feature", "; at most ", kLookupsMax));
+    for (int64_t bag = 0, key = 0; bag < lookup.batch_size;) {
+      if (left == 0) {
+        HOTROW_RETURN_IF_ERROR(PoolParts(view, scratch));
+        left = lookups_max_;
+      }
+      scratch->parts.push_back(TakePart(lookup, left, &bag, &key));
+      left -= std::ssize(scratch->parts.back().lookup.keys);
+    }
   }
+  return PoolParts(view, scratch);
+}
+
+ServingTables::Scratch::Part ServingTables::TakePart(const ServingLookup& lookup, int64_t most,
+                                                     int64_t* bag, int64_t* key) {
+  Scratch::Part part = {.lookup = lookup};
+  ServingLookup& out = part.lookup;
+  const bool is_pooled = lookup.pooling != Pooling::kNone;
+  const std::span<const int64_t> offsets = lookup.offsets;
+  const auto end_of = [&](int64_t b) { return offsets[static_cast<size_t>(b)] - offsets[0]; };
+  const int64_t first_bag = *bag;
+  const int64_t first_key = *key;
+  // Whole bags that fit.
+  if (is_pooled && first_key == end_of(first_bag)) {
+    const auto behind = std::upper_bound(offsets.begin() + first_bag + 1, offsets.end(),
+                                         offsets[0] + first_key + most);
+    *bag = behind - offsets.begin() - 1;
+    *key = end_of(*bag);
+  }
+  int64_t output_row = first_bag;
+  if (*bag > first_bag) {
+    out.batch_size = *bag - first_bag;
+    out.offsets =
+        offsets.subspan(static_cast<size_t>(first_bag), static_cast<size_t>(out.batch_size) + 1);
+  } else {  // keys of one bag, or rows that are not pooled
+    const int64_t end = is_pooled ? end_of(first_bag + 1) : std::ssize(lookup.keys);
+    *key = std::min(first_key + most, end);
+    if (*key == end) *bag = is_pooled ? first_bag + 1 : lookup.batch_size;
+    out.batch_size = 1;
+    part.is_cut = true;
+    part.cut_offsets[1] = *key - first_key;
+    if (is_pooled) {
+      part.adds = first_key > end_of(first_bag);
+      if (lookup.pooling == Pooling::kMean && *key == end) part.mean_over = end - end_of(first_bag);
+      out.pooling = Pooling::kSum;
+    } else {
+      output_row = first_key;
+    }
+  }
+  const auto begin = static_cast<size_t>(first_key);
+  const auto keys = static_cast<size_t>(*key - first_key);
+  out.keys = lookup.keys.subspan(begin, keys);
+  out.output = lookup.output.Rows(output_row, is_pooled ? out.batch_size : std::ssize(out.keys));
+  if (!lookup.weights.empty()) out.weights = lookup.weights.subspan(begin, keys);
+  return part;
+}
+
+absl::Status ServingTables::PoolParts(const View& view, Scratch* scratch) const {
   if (disk_ != nullptr) {
-    HOTROW_RETURN_IF_ERROR(Prepare(scratch));
     DiskRows::Reader& reader = *scratch->disk->reader;
     reader.Clear();
     scratch->numbers.clear();
-    for (const ServingLookup& lookup : lookups) {
-      for (const uint64_t key : lookup.keys) {
-        scratch->numbers.push_back(reader.Want({.key = key, .table = lookup.table}));
+    for (const Scratch::Part& part : scratch->parts) {
+      for (const uint64_t key : part.lookup.keys) {
+        scratch->numbers.push_back(reader.Want({.key = key, .table = part.lookup.table}));
       }
     }
     HOTROW_RETURN_IF_ERROR(disk_->Fetch(&reader));
   }
   size_t next = 0;
-  for (const ServingLookup& lookup : lookups) {
+  for (Scratch::Part& part : scratch->parts) {
+    if (part.is_cut) part.lookup.offsets = part.cut_offsets;
+    const ServingLookup& lookup = part.lookup;
     scratch->rows.resize(lookup.keys.size());
     if (disk_ != nullptr) {
       for (const std::byte*& row : scratch->rows) {
@@ -234,13 +339,15 @@ absl::Status ServingTables::Pool(const View& view, std::span<const ServingLookup
       rows_[lookup.table]->rows.Find(table.rows, lookup.keys, scratch->rows);
       if (table.changes != nullptr) table.changes->Override(lookup.keys, scratch->rows);
     }
-    HOTROW_RETURN_IF_ERROR(PoolRows(lookup, scratch));
+    HOTROW_RETURN_IF_ERROR(PoolRows(part, scratch));
   }
+  scratch->parts.clear();
   return absl::OkStatus();
 }
 
 // Pools scratch->rows, where null is a key without a row.
-absl::Status ServingTables::PoolRows(const ServingLookup& lookup, Scratch* scratch) const {
+absl::Status ServingTables::PoolRows(const Scratch::Part& part, Scratch* scratch) const {
+  const ServingLookup& lookup = part.lookup;
   const ServingTable& spec = options_.tables[lookup.table];
   const int32_t dim = spec.layout.dim;
   const size_t n = lookup.keys.size();
@@ -249,7 +356,8 @@ absl::Status ServingTables::PoolRows(const ServingLookup& lookup, Scratch* scrat
     if (scratch->rows[i] == nullptr) scratch->missing.push_back(lookup.keys[i]);
   }
   if (IsAffine(spec.rows)) {
-    HOTROW_RETURN_IF_ERROR(scratch->decoded.Reserve(static_cast<int64_t>(n) * dim));
+    const auto keys = std::ssize(lookup.keys);
+    HOTROW_RETURN_IF_ERROR(scratch->decoded.Reserve(keys * dim));  // <= lookups_max_
     float* next = scratch->decoded.data();
     for (const std::byte*& row : scratch->rows) {
       if (row == nullptr) continue;
@@ -286,12 +394,18 @@ absl::Status ServingTables::PoolRows(const ServingLookup& lookup, Scratch* scrat
                                  .data = lookup.output.data,
                                  .stride = std::max<int64_t>(lookup.output.stride, dim),
                                  .precision = ReadPrecision(spec)};
-  return PooledLookup({}, {.features = {&feature, 1},
-                           .batch_size = lookup.batch_size,
-                           .offsets = offsets,
-                           .weights = lookup.weights.empty() ? nullptr : lookup.weights.data(),
-                           .inverse = scratch->inverse.data(),
-                           .rows = scratch->rows.data()});
+  HOTROW_RETURN_IF_ERROR(
+      PooledLookup({}, {.features = {&feature, 1},
+                        .batch_size = lookup.batch_size,
+                        .offsets = offsets,
+                        .weights = lookup.weights.empty() ? nullptr : lookup.weights.data(),
+                        .inverse = scratch->inverse.data(),
+                        .rows = scratch->rows.data(),
+                        .adds = part.adds}));
+  for (int32_t d = 0; part.mean_over > 0 && d < dim; ++d) {
+    lookup.output.data[d] /= static_cast<float>(part.mean_over);
+  }
+  return absl::OkStatus();
 }
 
 // --- Rows on a disk
@@ -333,6 +447,8 @@ absl::Status ServingTables::OpenDisk() {
                             .id = RowsId(),
                             .limit_bytes = share_->budget().bytes(),
                             .readers = options_.readers,
+                            .keys_max = lookups_max_,
+                            .stop = options_.stop,
                             .share = share_.get()};
   // Of a shared budget half, so that there is room for the tables that take their place.
   if (options_.budget != nullptr) disk.limit_bytes /= 2;

@@ -1,6 +1,7 @@
 #ifndef HOTROW_EMBEDDING_SERVING_SERVING_TABLES_H_
 #define HOTROW_EMBEDDING_SERVING_SERVING_TABLES_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,7 +38,8 @@ struct ServingTable {
 struct ServingTablesOptions {
   std::vector<ServingTable> tables;  // required; in the order of their numbers
   uint64_t seed = 0;                 // of first values
-  // Rows and index of all tables; a hard limit. Required, but where `budget` is given.
+  // Rows and index of all tables, and reader_bytes for each of `readers`; a hard limit. Required,
+  // but where `budget` is given.
   int64_t memory_bytes = 0;
   // Shared with other tables, in the place of memory_bytes; null: these have one of their own.
   std::shared_ptr<ServingBudget> budget;
@@ -56,14 +58,18 @@ struct ServingTablesOptions {
   // What the rows are, for as long as they are that: files of rows with the same are read instead
   // of written. Empty: not known, so they are written anew.
   std::string rows_source;
-  int32_t readers = 1;  // Scratches that read them, each with buffers of its own
+  int32_t readers = 1;  // Scratches that are in use at once, each with its buffers
+  // What the caller has for each of them, of the budget as well: ScratchBytes, and its own.
+  int64_t reader_bytes = 0;
   Env* env = nullptr;   // of these files; not owned; null: the real file system
+  // True ends what adds or changes rows, at the next one, with Cancelled; null: nothing does.
+  std::shared_ptr<const std::atomic<bool>> stop;
 
   absl::Status Validate() const;  // names the field
 };
 
 // What the rows on a disk have cost since the tables are there, a warm start included. Keys are
-// counted once for each call of Pool.
+// counted once for each call of Pool, of a large call once for each of its parts.
 struct ServingReadStats {
   int64_t hits = 0;    // keys that the cache had
   int64_t misses = 0;  // keys that the disk was asked for
@@ -104,13 +110,16 @@ struct DiskReader;
 // Threads:  Pool any number at once, without a lock, each with a Scratch of its own; budget() and
 //           bytes() any. All others one at a time.
 // Memory:   of a row its weights or codes, 8 bytes of key and, with keeps_steps, 4 of its last
-//           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index.
+//           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index. Of a call
+//           a Scratch, ScratchBytes: one that needs more goes part by part, a long bag too, so that
+//           no call's size decides what it takes.
 // On disk:  rows do not change: no Update, Set or Erase once they are there. The budget, or half of
 //           one that is shared, has a byte a row and 8 a block of 4 KiB, buffers for reading, and
 //           with all the rest the cache. Its files: docs/formats/serving_rows.md.
 // Errors:   ResourceExhausted (the budget or memory), InvalidArgument (a row of a width or a table
-//           that is not there, a key twice, a weight that has no code as it is not finite). On a
-//           disk those of its files, also of Pool: DataLoss (a damaged block; no row of it is
+//           that is not there, a key twice, a weight that has no code as it is not finite),
+//           Cancelled (ServingTablesOptions::stop).
+//           On a disk those of its files, also of Pool: DataLoss (a damaged block; no row of it is
 //           read), FailedPrecondition, ResourceExhausted (the disk is full); they name the file.
 class ServingTables {
  public:
@@ -196,6 +205,15 @@ class ServingTables {
 
    private:
     friend class ServingTables;
+    // What is pooled at once of a lookup: whole bags, or some keys of one.
+    struct Part {
+      ServingLookup lookup;
+      int64_t cut_offsets[2] = {};  // of keys of one bag, in the place of lookup.offsets
+      bool is_cut = false;
+      bool adds = false;      // to what the output has of the bag
+      int64_t mean_over = 0;  // it ends a bag of so many keys, whose mean is wanted
+    };
+    std::vector<Part> parts;
     std::unique_ptr<internal::DiskReader> disk;
     std::vector<uint32_t> numbers;       // of the lookups of a call, among its distinct keys
     std::vector<const std::byte*> rows;  // [N]
@@ -210,6 +228,9 @@ class ServingTables {
   };
 
   ~ServingTables();
+  // What a Scratch of such tables takes at most: 1 MiB, and where rows lie on a disk 8 MiB or a
+  // share of the budget, if rows are short.
+  static int64_t ScratchBytes(const ServingTablesOptions& options);
 
   const std::vector<ServingTable>& tables() const { return options_.tables; }
   int64_t rows(uint32_t table) const;
@@ -249,6 +270,7 @@ class ServingTables {
   explicit ServingTables(const ServingTablesOptions& options);
   absl::Status Init();
   void MakeView();
+  // Whether a row may come: its table is there, and nobody has asked to stop.
   absl::Status CheckTable(const RowKey& key) const;
   absl::Status FirstValues(uint32_t table, std::span<const uint64_t> keys,
                            std::span<std::byte* const> rows) const;
@@ -257,7 +279,11 @@ class ServingTables {
                            std::span<std::byte* const> rows) const;
   absl::Status OpenDisk();
   Hash128 RowsId() const;
-  absl::Status PoolRows(const ServingLookup& lookup, Scratch* scratch) const;
+  // Takes a part of at most `most` keys off a lookup, which goes on at *bag and *key.
+  static Scratch::Part TakePart(const ServingLookup& lookup, int64_t most, int64_t* bag,
+                                int64_t* key);
+  absl::Status PoolParts(const View& view, Scratch* scratch) const;
+  absl::Status PoolRows(const Scratch::Part& part, Scratch* scratch) const;
 
   const ServingTablesOptions options_;
   std::unique_ptr<internal::BudgetShare> share_;
@@ -265,6 +291,7 @@ class ServingTables {
   std::vector<std::unique_ptr<Table>> rows_;  // by table
   std::unique_ptr<internal::RowKeeper> keeper_;
   std::unique_ptr<View> view_;
+  int64_t lookups_max_ = 0;  // that a Scratch has room for
 };
 
 }  // namespace hotrow

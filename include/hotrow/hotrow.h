@@ -552,7 +552,7 @@ typedef struct hotrow_scorer_options {
                       // checkpoints, which stands for its newest one, or what hotrow_export made
   const char* rows;   // how rows are kept: "as_trained" (default), "fp16", "bf16", "int8", "int4"
   const char* precision;       // of the dense part's products: "fp32", "bf16"; NULL: as trained
-  int64_t memory_bytes;        // of the rows of all tables and their index, a hard limit; 0: none
+  int64_t memory_bytes;        // of rows, their index and what calls read, a hard limit; 0: none
   int64_t store_memory_bytes;  // of the index of an ssd store while its rows are read; 0: no limit
   int64_t max_batch_size;      // 1024: samples that go through the dense part at once; longer
                                // batches are cut
@@ -574,7 +574,7 @@ void hotrow_scorer_destroy(hotrow_scorer* scorer);
 //  "dense": ["price", "age"], "num_tasks": 1, "labels": ["click"], "rows": 7, "table_bytes": 4096,
 //  "max_batch_size": 1024, "line_columns": ["price", "age", "item"], "notes": ["..."]}
 // features: in the order of batches. dense: names; null: not known. labels: none where they are not
-// known. rows, table_bytes: of all tables; the latter are taken of memory_bytes. line_columns: of
+// known. rows: of all tables. table_bytes: taken of memory_bytes. line_columns: of
 // what hotrow_scorer_score_lines takes; null: the model has no schema of lines. notes: what the
 // model lacks, and what stands in its place.
 hotrow_status hotrow_scorer_describe(hotrow_scorer* scorer, char* text, uint64_t size,
@@ -608,9 +608,9 @@ hotrow_status hotrow_scorer_score_candidates(hotrow_scorer* scorer,
                                              const hotrow_candidates* candidates,
                                              const hotrow_matrix* logits);
 
-// Lines of text without their ends, by the schema of the model's data, without labels. lengths:
-// [num_lines] bytes of each; NULL: each line ends in NUL. logits: [num_lines, T].
-// FAILED_PRECONDITION: the model has no schema.
+// Lines of text by the schema of the model's data, without labels. Their ends, LF or CR LF, are no
+// part of them. lengths: [num_lines] bytes of each; NULL: each line ends in NUL. logits:
+// [num_lines, T]. FAILED_PRECONDITION: the model has no schema.
 hotrow_status hotrow_scorer_score_lines(hotrow_scorer* scorer, const char* const* lines,
                                         const int64_t* lengths, int64_t num_lines,
                                         const hotrow_matrix* logits);

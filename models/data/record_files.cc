@@ -1,5 +1,6 @@
 #include "models/data/record_files.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,9 +34,7 @@ absl::Status RecordFiles::At(RecordPlace place, const absl::Status& status) cons
 
 // Of a file without a header, whose labels are not read.
 absl::Status RecordFiles::FindColumns(std::vector<std::string>* columns) {
-  do {
-    if (!records_->Next(&first_)) return absl::OkStatus();  // Next says why
-  } while (first_.empty());
+  if (!records_->Next(&first_)) return absl::OkStatus();  // Next says why
   has_first_ = true;
   std::vector<std::string_view> fields;
   FieldSplitter splitter(SyntaxOf(*schema_));
@@ -69,6 +68,7 @@ absl::StatusOr<bool> RecordFiles::OpenNext() {
   } else if (!schema_->reads_labels) {
     HOTROW_RETURN_IF_ERROR(FindColumns(&columns));
   }
+  num_columns_ = columns.size();
   absl::StatusOr<RowParser> parser = RowParser::Create(*schema_, columns, vocabulary_);
   if (!parser.ok()) {
     return schema_->header ? At({file, 1}, parser.status()) : parser.status();
@@ -85,9 +85,18 @@ absl::Status RecordFiles::ReadError() const {
 }
 
 absl::StatusOr<bool> RecordFiles::Next(std::string_view* record) {
+  std::optional<RecordPlace> blank;  // of the first line that would have had to be a sample
   while (has_first_ || records_->Next(record)) {
     if (std::exchange(has_first_, false)) *record = first_;
-    if (record->empty()) continue;
+    if (record->empty() && (schema_->reads_labels || num_columns_ > 1)) {
+      if (!schema_->reads_labels && !blank.has_value()) blank = place();
+      continue;
+    }
+    if (blank.has_value()) {
+      return At(*blank, absl::InvalidArgumentError(
+                            "a blank line, and samples behind it: it can have no score, so that "
+                            "scores would not be those of the lines; remove it"));
+    }
     ++rows_;
     return true;
   }

@@ -31,8 +31,9 @@ struct RecordPlace {
 
 // Cuts text files into records, one file after the other, and finds out which column is where in
 // each. Lines without any character are passed over. Where labels are not read
-// (TableSchema::reads_labels) and there is no header, the first record of a file says by the number
-// of its columns whether those of labels are there.
+// (TableSchema::reads_labels) every line is a sample: of several columns a line without any
+// character is an error, unless none follows. There, if there is no header, the first record of a
+// file says by the number of its columns whether those of labels are there.
 //
 // Threads: one at a time.
 // Errors:  as the files say, with file and line; InvalidArgument for a file without a line, and for
@@ -69,6 +70,7 @@ class RecordFiles {
   std::unique_ptr<RecordReader> records_;    // of the open file
   std::shared_ptr<const RowParser> parser_;  // of the open file
   int64_t rows_ = 0;                         // of the open file
+  size_t num_columns_ = 0;                   // of the open file
   bool has_first_ = false;                   // its first record was read, and not handed out
   std::string_view first_;
 };

@@ -59,10 +59,8 @@ absl::StatusOr<ChainHead> ReadHead(Env& env, const DeltaChain& chain) {
   return out;
 }
 
-}  // namespace
-
-absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
-  Env& env = options.env != nullptr ? *options.env : PosixEnv();
+absl::StatusOr<PortableSummary> Apply(const ApplyChainOptions& options, Env& env,
+                                      DeltaChain chain) {
   const std::string dir = WithoutEndingSlashes(options.dir);
   if (options.shard_bytes < 1 || options.memory_bytes < 1) {
     return absl::InvalidArgumentError(
@@ -70,7 +68,6 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
                      "1, are ",
                      options.shard_bytes, " and ", options.memory_bytes));
   }
-  HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, options.chain));
   if (options.until >= 0) {
     const int64_t first = chain.manifest.base_sequence;
     if (options.until < first || options.until > chain.head().sequence) {
@@ -103,6 +100,12 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
   const int64_t key_bytes = EntriesOf(chain) * static_cast<int64_t>(sizeof(uint64_t));
   const int64_t budget = std::max<int64_t>(options.memory_bytes / 8, 1);  // vectors double
   const int64_t slices = std::min<int64_t>(key_bytes / budget + 1, RowHash::kNumShards);
+  if (slices > 1 && options.tell) {
+    options.tell(absl::StrCat("the base and the deltas are read ", slices,
+                              " times, since memory_bytes=", options.memory_bytes,
+                              " has no room for the keys that deltas name; ", 8 * (key_bytes + 1),
+                              " would do for once"));
+  }
   const auto slice_of = [&](const RowKey& key) -> int64_t {
     return slices == 1 ? 0 : HashRowKey(key).shard() % slices;
   };
@@ -158,6 +161,18 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
   return summary;
 }
 
+}  // namespace
+
+absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
+  Env& env = options.env != nullptr ? *options.env : PosixEnv();
+  PortableSummary out;
+  HOTROW_RETURN_IF_ERROR(UseChain(env, options.chain, [&](DeltaChain chain) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(out, Apply(options, env, std::move(chain)));
+    return absl::OkStatus();
+  }));
+  return out;
+}
+
 ChainSummary SummariseChain(const DeltaChain& chain) {
   const ChainLink head = chain.head();
   ChainSummary out;
@@ -178,10 +193,7 @@ ChainSummary SummariseChain(const DeltaChain& chain) {
   return out;
 }
 
-absl::StatusOr<ChainSummary> VerifyChain(Env& env, const std::string& dir, int64_t memory_bytes) {
-  HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, dir));
-  const ChainSummary summary = SummariseChain(chain);
-  HOTROW_RETURN_IF_ERROR(VerifyPortable(env, chain.base_dir(), memory_bytes).status());
+absl::Status VerifyDeltas(Env& env, DeltaChain chain) {
   HOTROW_ASSIGN_OR_RETURN(
       const std::vector<DeltaTable> tables,
       DeltaTablesOf(chain.deltas.empty() ? chain.base.model : chain.deltas.back().model));
@@ -192,6 +204,16 @@ absl::StatusOr<ChainSummary> VerifyChain(Env& env, const std::string& dir, int64
     HOTROW_RETURN_IF_ERROR(ReadHead(env, chain).status());
     chain.deltas.pop_back();
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChainSummary> VerifyChain(Env& env, const std::string& dir, int64_t memory_bytes) {
+  ChainSummary summary;
+  HOTROW_RETURN_IF_ERROR(UseChain(env, dir, [&](DeltaChain chain) -> absl::Status {
+    summary = SummariseChain(chain);
+    HOTROW_RETURN_IF_ERROR(VerifyPortable(env, chain.base_dir(), memory_bytes).status());
+    return VerifyDeltas(env, std::move(chain));
+  }));
   return summary;
 }
 

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_DELTA_APPLY_CHAIN_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,8 @@ struct ApplyChainOptions {
   int64_t shard_bytes = int64_t{1} << 30;     // of an array in one file, at most
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers, and of the keys that deltas name
   Env* env = nullptr;                         // not owned; null: the real file system
+  // Takes what a user should know before much time goes by; null: nobody does.
+  std::function<void(const std::string& note)> tell;
 };
 
 // Writes the model that a chain leads to, in the portable form. Of a chain of fp32 with state it is
@@ -43,6 +46,9 @@ struct ChainSummary {
   int64_t bytes = 0;   // of their files of rows
 };
 ChainSummary SummariseChain(const DeltaChain& chain);
+
+// Reads all of the deltas of a chain and checks them, but for the rows and hashes of tables.
+absl::Status VerifyDeltas(Env& env, DeltaChain chain);
 
 // Reads all of a chain and checks it, but for the rows and hashes of tables that its deltas name,
 // which need it to be applied. Errors: those of ApplyChain.

@@ -81,7 +81,8 @@ absl::StatusOr<CompactSummary> CompactChain(const CompactChainOptions& options) 
                                        .until = head.sequence,
                                        .shard_bytes = options.shard_bytes,
                                        .memory_bytes = options.memory_bytes,
-                                       .env = &env})
+                                       .env = &env,
+                                       .tell = options.tell})
                                .status());
     HOTROW_ASSIGN_OR_RETURN(const std::string text,
                             ReadWholeFile(env, ManifestPath(base), kManifestBytesMax));

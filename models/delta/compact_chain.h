@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_DELTA_COMPACT_CHAIN_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@ struct CompactChainOptions {
   int64_t shard_bytes = int64_t{1} << 30;     // as in ApplyChainOptions
   int64_t memory_bytes = int64_t{256} << 20;  // as in ApplyChainOptions
   Env* env = nullptr;                         // not owned; null: the real file system
+  std::function<void(const std::string& note)> tell;  // as in ApplyChainOptions
 };
 
 struct CompactSummary {
@@ -29,8 +31,8 @@ struct CompactSummary {
 
 // Makes what a chain leads to its base, and removes the base before and deltas that nobody needs.
 // The chain goes on: its id, its sequences and the digest that the next delta names stay. At any
-// moment a reader finds a whole chain, before or after; one that reads a base while it is removed
-// gets an error and reads the chain again. Deltas may be added meanwhile. Errors: those of
+// moment a reader finds a whole chain, before or after; one that reads what is removed begins again
+// (UseChain). Deltas may be added meanwhile. Errors: those of
 // ApplyChain, FailedPrecondition (another process compacts the chain). After an error or a kill the
 // chain is as before or as after; the next call removes what was left behind.
 absl::StatusOr<CompactSummary> CompactChain(const CompactChainOptions& options);

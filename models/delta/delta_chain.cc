@@ -20,6 +20,8 @@ namespace {
 
 constexpr char kDenseName[] = "dense.safetensors";
 constexpr char kDeltaPrefix[] = "delta-";
+// Of a chain that is compacted again and again while it is read.
+constexpr int kAgainMax = 10;
 
 bool IsUnfinished(const std::string& name) {
   return absl::EndsWith(name, ".hotrow-partial") || absl::EndsWith(name, ".old");
@@ -87,7 +89,11 @@ absl::StatusOr<bool> IsChain(Env& env, const std::string& dir) {
   return env.Exists(absl::StrCat(WithoutEndingSlashes(dir), "/", kChainManifestName));
 }
 
-absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
+namespace {
+
+// *manifest: what it has read, as far as it came.
+absl::StatusOr<DeltaChain> ReadChainOnce(Env& env, const std::string& dir,
+                                         ChainManifest* manifest) {
   DeltaChain out;
   out.dir = WithoutEndingSlashes(dir);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(out.dir));
@@ -96,6 +102,7 @@ absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
         out.dir, ": there is no such directory; give a chain of `hotrow export --since`"));
   }
   HOTROW_ASSIGN_OR_RETURN(out.manifest, ReadChainManifest(env, out.dir));
+  *manifest = out.manifest;
   const std::string base_manifest = ManifestPath(out.base_dir());
   HOTROW_ASSIGN_OR_RETURN(const bool has_base, env.Exists(base_manifest));
   if (!has_base) return DeltaDamaged(base_manifest, "there is no such file: the base is missing");
@@ -121,6 +128,33 @@ absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
     HOTROW_RETURN_IF_ERROR(CheckNextLink(out, out.head(), delta));
     out.deltas.push_back(std::move(delta));
   }
+  return out;
+}
+
+}  // namespace
+
+bool WasCompacted(Env& env, const std::string& dir, const ChainManifest& manifest) {
+  const absl::StatusOr<ChainManifest> now = ReadChainManifest(env, WithoutEndingSlashes(dir));
+  return now.ok() && !(now->base_id == manifest.base_id && now->base_dir == manifest.base_dir &&
+                       now->base_digest == manifest.base_digest);
+}
+
+absl::Status UseChain(Env& env, const std::string& dir,
+                      absl::FunctionRef<absl::Status(DeltaChain chain)> use) {
+  for (int again = kAgainMax;; --again) {
+    ChainManifest manifest;
+    absl::StatusOr<DeltaChain> chain = ReadChainOnce(env, dir, &manifest);
+    const absl::Status status = chain.ok() ? use(*std::move(chain)) : chain.status();
+    if (status.ok() || again == 0 || !WasCompacted(env, dir, manifest)) return status;
+  }
+}
+
+absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
+  DeltaChain out;
+  HOTROW_RETURN_IF_ERROR(UseChain(env, dir, [&](DeltaChain chain) {
+    out = std::move(chain);
+    return absl::OkStatus();
+  }));
   return out;
 }
 
@@ -199,37 +233,53 @@ std::vector<UniqueId> SourceOf(const SavedModel& checkpoint) {
   return out;
 }
 
+absl::StatusOr<bool> MayBeginChain(Env& env, const std::string& dir) {
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(dir));
+  if (!exists) return true;
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
+  return std::ranges::all_of(names, [](const std::string& name) {
+    return absl::StartsWith(name, BaseDirName(0)) || name == "lost+found";  // of a volume
+  });
+}
+
 absl::StatusOr<DeltaChain> CreateChain(const CreateChainOptions& options) {
   Env& env = options.env != nullptr ? *options.env : PosixEnv();
   const std::string dir = WithoutEndingSlashes(options.dir);
-  HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
+  HOTROW_ASSIGN_OR_RETURN(const bool may_begin, MayBeginChain(env, dir));
+  if (!may_begin) HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(env, options.checkpoint));
-  {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PartialDir> partial,
-                            PartialDir::Create(env, dir));
-    ChainManifest manifest;
-    manifest.base_id = UniqueId::Random();
-    manifest.form = options.form;
-    manifest.base_dir = BaseDirName(0);
-    manifest.base_step = saved.step;
-    manifest.base_source = SourceOf(saved);
-    const std::string base_dir = absl::StrCat(partial->path(), "/", manifest.base_dir);
-    HOTROW_RETURN_IF_ERROR(ExportPortable({.checkpoint = options.checkpoint,
-                                           .dir = base_dir,
-                                           .shard_bytes = options.shard_bytes,
-                                           .memory_bytes = options.memory_bytes,
-                                           .store_bytes = options.store_bytes,
-                                           .store_is_open = options.store_is_open,
-                                           .env = &env})
-                               .status());
-    HOTROW_ASSIGN_OR_RETURN(const std::string text,
-                            ReadWholeFile(env, ManifestPath(base_dir), kManifestBytesMax));
-    manifest.base_digest = LinkDigest(text);
-    manifest.base_link = manifest.base_digest;
-    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(
-        env, absl::StrCat(partial->path(), "/", kChainManifestName), ChainManifestText(manifest)));
-    HOTROW_RETURN_IF_ERROR(partial->Commit());
+  // A directory that is there, as a mounted volume is, stays; its first file makes it a chain.
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(dir));
+  std::unique_ptr<PartialDir> partial;
+  if (!exists) {
+    HOTROW_ASSIGN_OR_RETURN(partial, PartialDir::Create(env, dir));
   }
+  const std::string at = partial != nullptr ? partial->path() : dir;
+  ChainManifest manifest;
+  manifest.base_id = UniqueId::Random();
+  manifest.form = options.form;
+  manifest.base_dir = BaseDirName(0);
+  manifest.base_step = saved.step;
+  manifest.base_source = SourceOf(saved);
+  const std::string base_dir = absl::StrCat(at, "/", manifest.base_dir);
+  HOTROW_ASSIGN_OR_RETURN(const bool left_behind, env.Exists(base_dir));
+  if (left_behind) HOTROW_RETURN_IF_ERROR(RemoveTree(env, base_dir));
+  HOTROW_RETURN_IF_ERROR(ExportPortable({.checkpoint = options.checkpoint,
+                                         .dir = base_dir,
+                                         .shard_bytes = options.shard_bytes,
+                                         .memory_bytes = options.memory_bytes,
+                                         .store_bytes = options.store_bytes,
+                                         .store_is_open = options.store_is_open,
+                                         .env = &env})
+                             .status());
+  HOTROW_ASSIGN_OR_RETURN(const std::string text,
+                          ReadWholeFile(env, ManifestPath(base_dir), kManifestBytesMax));
+  manifest.base_digest = LinkDigest(text);
+  manifest.base_link = manifest.base_digest;
+  HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env, absl::StrCat(at, "/", kChainManifestName),
+                                             ChainManifestText(manifest)));
+  if (partial != nullptr) HOTROW_RETURN_IF_ERROR(partial->Commit());
+  partial.reset();
   return ReadChain(env, dir);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
@@ -52,6 +53,16 @@ absl::StatusOr<bool> IsChain(Env& env, const std::string& dir);
 // rows. Errors: NotFound (no chain there), DataLoss, FailedPrecondition and InvalidArgument as the
 // format page lists them; all name the file.
 absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir);
+// Calls `use` with the chain. Where reading or `use` fails and the chain was compacted meanwhile,
+// so that files it had may have gone, both are done again with the chain as it is then.
+absl::Status UseChain(Env& env, const std::string& dir,
+                      absl::FunctionRef<absl::Status(DeltaChain chain)> use);
+// Whether its first file says something else than `manifest` now.
+bool WasCompacted(Env& env, const std::string& dir, const ChainManifest& manifest);
+
+// Whether a chain may begin there: in a directory that is not there, or has nothing but what a
+// CreateChain that was killed has left.
+absl::StatusOr<bool> MayBeginChain(Env& env, const std::string& dir);
 
 // For followers, who have a chain as they have read it and the link that they have applied last.
 // The sequences behind `sequence` that are there, ascending, all of them up to the highest. Reads
@@ -64,7 +75,7 @@ absl::Status CheckNextLink(const DeltaChain& chain, const ChainLink& before,
 
 struct CreateChainOptions {
   std::string checkpoint;                     // of the base, as ReadCheckpoint takes it
-  std::string dir;                            // made; must not be there, or be empty
+  std::string dir;                            // made, unless it is there and MayBeginChain
   DeltaForm form;                             // of the deltas
   int64_t shard_bytes = int64_t{1} << 30;     // as in ExportOptions
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
@@ -72,7 +83,7 @@ struct CreateChainOptions {
   bool store_is_open = false;                 // likewise
   Env* env = nullptr;                         // not owned; null: the real file system
 };
-// Makes a chain without deltas: whole, or nothing. Errors: those of ExportPortable.
+// Makes a chain without deltas: whole, or nothing that IsChain. Errors: those of ExportPortable.
 absl::StatusOr<DeltaChain> CreateChain(const CreateChainOptions& options);
 
 // The snapshots' identities of a checkpoint, by rank; empty where one is not known.

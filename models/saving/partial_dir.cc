@@ -1,3 +1,5 @@
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,18 @@ namespace {
 
 constexpr char kPartialSuffix[] = ".hotrow-partial";
 constexpr char kLockName[] = "hotrow-partial.lock";  // no name of a store
+
+// Where a symbolic link leads, which a rename would not replace; other paths as they are.
+std::string FollowLinks(std::string path) {
+  constexpr int kLinksMax = 8;
+  std::error_code error;
+  for (int i = 0; i < kLinksMax && std::filesystem::is_symlink(path, error); ++i) {
+    const std::filesystem::path to = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = (std::filesystem::path(path).parent_path() / to).string();
+  }
+  return WithoutEndingSlashes(path);
+}
 
 }  // namespace
 
@@ -38,11 +52,11 @@ absl::Status CheckIsFree(Env& env, const std::string& path) {
 }
 
 PartialDir::PartialDir(Env& env, const std::string& path)
-    : env_(env), final_path_(path), path_(absl::StrCat(path, kPartialSuffix)) {}
+    : env_(env), final_path_(FollowLinks(path)), path_(absl::StrCat(final_path_, kPartialSuffix)) {}
 
 absl::StatusOr<std::unique_ptr<PartialDir>> PartialDir::Create(Env& env, const std::string& path) {
   std::unique_ptr<PartialDir> out(new PartialDir(env, path));
-  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(path)));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(out->final_path_)));
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(out->path_));
   // Two writers of the same directory would mix their files.
   const std::string lock = absl::StrCat(out->path_, "/", kLockName);

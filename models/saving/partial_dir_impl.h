@@ -16,9 +16,9 @@ absl::Status RemoveTree(Env& env, const std::string& path);
 // OK if nothing or an empty directory has that name. FailedPrecondition otherwise.
 absl::Status CheckIsFree(Env& env, const std::string& path);
 
-// A directory that is being written, under a temporary name beside its own. Commit renames it; the
-// destructor removes it if it was not committed. One thread at a time. A lock keeps a second one of
-// the same path out.
+// A directory that is being written, under a temporary name beside its own: where the path is a
+// symbolic link, beside what it leads to. Commit renames it; the destructor removes it if it was
+// not committed. One thread at a time. A lock keeps a second one of the same path out.
 class PartialDir {
  public:
   // Removes what a killed process left of the same one. FailedPrecondition: it is being made.

@@ -72,6 +72,7 @@ struct LiveScorer::Impl {
         env(given.scorer.env != nullptr ? *given.scorer.env : PosixEnv()),
         dir(WithoutEndingSlashes(given.scorer.model)) {
     ScorerOptions& scorer = options.scorer;
+    if (scorer.stop == nullptr) scorer.stop = std::make_shared<std::atomic<bool>>(false);
     if (scorer.budget == nullptr) {
       scorer.budget = std::make_shared<ServingBudget>(
           scorer.memory_bytes > 0 ? scorer.memory_bytes : std::numeric_limits<int64_t>::max());
@@ -82,6 +83,7 @@ struct LiveScorer::Impl {
       const std::lock_guard lock(stop_mu);
       stop = true;
     }
+    *options.scorer.stop = true;  // what it reads now
     stopped.notify_all();
     if (thread.joinable()) thread.join();
   }
@@ -119,7 +121,15 @@ struct LiveScorer::Impl {
   absl::Status Look() {
     const std::shared_ptr<Scorer> scorer = Now();
     HOTROW_ASSIGN_OR_RETURN(const bool is_chain, IsChain(env, dir));
-    if (scorer->impl_->model->chain.has_value()) return FollowChain(*scorer);
+    if (scorer->impl_->model->chain.has_value()) {
+      // Links that are looked for may go while the chain is compacted; then the next look is now.
+      constexpr int kAgainMax = 3;
+      for (int again = kAgainMax;; --again) {
+        HOTROW_ASSIGN_OR_RETURN(const ChainManifest manifest, ReadChainManifest(env, dir));
+        const absl::Status followed = FollowChain(*scorer);
+        if (followed.ok() || again == 0 || !WasCompacted(env, dir, manifest)) return followed;
+      }
+    }
     if (is_chain) return OpenAnew("it has become a chain of deltas");
     HOTROW_ASSIGN_OR_RETURN(const Found found, FindModel(env, dir));
     Saw(found.step);
@@ -170,11 +180,29 @@ struct LiveScorer::Impl {
     }
   }
 
+  // Whether those who score with the old model can score with what lies there now.
+  absl::Status CheckInputs(const Scorer& old, const std::string& why) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<internal::ServingModel> next,
+                            internal::ReadServingModel(options.scorer, /*with_rows=*/false));
+    const std::string different =
+        next->feature_names != old.feature_names()                            ? "features"
+        : next->recipe.num_dense != old.num_dense()                           ? "dense features"
+        : next->recipe.num_tasks != old.num_tasks()                           ? "tasks"
+        : old.schema() != nullptr && next->line_columns != old.line_columns() ? "columns of lines"
+                                                                              : "";
+    if (different.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, ": ", why, ", with other ", different,
+                     " than the model that is served, which stays; serve this one by itself, or "
+                     "put a model with the same inputs there"));
+  }
+
   // Opens what lies there now, beside the scorer that serves, and lets it serve.
   absl::Status OpenAnew(const std::string& why) {
     const auto begin = std::chrono::steady_clock::now();
     // So that it begins with the rows that are wanted now. Without them it is slower, and right.
     const std::shared_ptr<Scorer> old = Now();
+    HOTROW_RETURN_IF_ERROR(CheckInputs(*old, why));
     old->SaveHotKeys().IgnoreError();
     absl::StatusOr<std::unique_ptr<Scorer>> opened = Scorer::Open(options.scorer);
     if (!opened.ok()) {

@@ -48,15 +48,17 @@ struct LiveScorerStatus {
 // Chains:   deltas go into the Scorer that Current() gives, one after the other. What a delta
 //           cannot bring (another base, links that are gone as the chain was compacted, tables that
 //           decay as a whole) is opened beside the old model and swapped, if memory_bytes has room
-//           for both. So is every delta with rows_dir, where rows do not change; each of the two
-//           models then has half of memory_bytes.
+//           for both, and if it has the same inputs and tasks: who asks for scores need not know of
+//           it. So is every delta with rows_dir, where rows do not change; each of the two models
+//           then has half of memory_bytes.
 // Threads:  all const methods and Poll, any number at once.
 // Errors:   of Open: those of Scorer::Open. Of Poll: those of Scorer::ApplyDelta and, for a whole
-//           model, of Scorer::Open; the model that was served goes on being served.
+//           model, of Scorer::Open, and FailedPrecondition (other inputs); the model that was
+//           served goes on being served.
 class LiveScorer {
  public:
   static absl::StatusOr<std::unique_ptr<LiveScorer>> Open(const LiveScorerOptions& options);
-  // Ends the thread. Scorers that Current() gave live on.
+  // Ends the thread, and what it reads at the next row. Scorers that Current() gave live on.
   ~LiveScorer();
   LiveScorer(const LiveScorer&) = delete;
   LiveScorer& operator=(const LiveScorer&) = delete;

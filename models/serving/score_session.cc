@@ -1,18 +1,17 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "models/serving/score_session_impl.h"
 
 namespace hotrow::internal {
 namespace {
-
-// A signed id is extended to 64 bits first.
-uint64_t KeyOf(int32_t id) { return static_cast<uint64_t>(static_cast<int64_t>(id)); }
 
 template <typename Span>
 size_t SizeOf(const Span& span) {
@@ -27,7 +26,9 @@ std::span<const uint64_t> AsKeys(const IdSpan& ids, std::vector<uint64_t>* own) 
     return {reinterpret_cast<const uint64_t*>(same->data()), same->size()};
   }
   const size_t begin = own->size();
-  for (const int32_t id : std::get<std::span<const int32_t>>(ids)) own->push_back(KeyOf(id));
+  for (const int32_t id : std::get<std::span<const int32_t>>(ids)) {
+    own->push_back(static_cast<uint64_t>(id));  // none is negative
+  }
   return std::span<const uint64_t>(*own).subspan(begin);
 }
 
@@ -51,6 +52,29 @@ std::span<const int64_t> AsOffsets(const BagSpan& offsets, const BagSpan& length
   return std::span<const int64_t>(*own).subspan(begin, bags + 1);
 }
 
+// Rows of a pass of a feature that is not pooled.
+constexpr int64_t kRowsOfSample = 64;  // in the mean, where the model names no most of them
+constexpr int64_t kRowsMin = int64_t{1} << 16;
+int64_t RowsMax(const ServingFeature& feature, int64_t max_batch_size) {
+  return feature.max_hotness > 0 ? max_batch_size * feature.max_hotness
+                                 : std::max(max_batch_size * kRowsOfSample, kRowsMin);
+}
+
+// Copies of what a caller gives that are worth keeping for the next call.
+constexpr size_t kKeptBytes = size_t{1} << 20;
+template <typename T>
+void TrimVector(std::vector<T>* vector) {
+  if (vector->capacity() * sizeof(T) > kKeptBytes) std::vector<T>().swap(*vector);
+}
+
+absl::Status CheckTime(ScoreDeadline deadline, int64_t done, int64_t samples) {
+  if (deadline == kNoDeadline || std::chrono::steady_clock::now() < deadline) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("the call's time was over when ", done, " of ", samples, " were scored"));
+}
+
 absl::Status CheckLogits(int64_t samples, int32_t num_tasks, std::span<const float> logits) {
   if (std::ssize(logits) == samples * num_tasks) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("logits: room for ", logits.size(),
@@ -63,6 +87,34 @@ absl::Status CheckDense(std::string_view name, int64_t samples, int64_t columns,
   if (std::ssize(dense) == samples * columns) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": ", dense.size(),
                                                  " numbers, expected ", samples, " x ", columns));
+}
+
+// The end of a line is no part of it: LF, CR, or both.
+std::string_view WithoutLineEnd(std::string_view line) {
+  if (line.ends_with('\n')) line.remove_suffix(1);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
+absl::Status HeaderRefused() {
+  return absl::InvalidArgumentError(
+      "it has the names of the columns, as the header of a file; leave it out");
+}
+
+// Line breaks within a record stand in quotes, where the schema has them.
+absl::Status CheckOneRecord(std::string_view line, const TableSchema& schema) {
+  bool open = false;
+  for (size_t begin = 0;;) {
+    const size_t at = line.find('\n', begin);
+    if (at == std::string_view::npos) return absl::OkStatus();
+    open = schema.quotes == Quotes::kOn &&
+           SyntaxOf(schema).OpenAfter(line.substr(begin, at - begin), open);
+    if (!open) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a line break at byte ", at, "; give each line as one text"));
+    }
+    begin = at + 1;
+  }
 }
 
 // Positions below `end` that ascend.
@@ -82,6 +134,15 @@ absl::Status CheckPositions(std::string_view name, std::span<const int32_t> posi
 
 }  // namespace
 
+int64_t ScoreSession::BytesOf(const ScorerOptions& options, const ServingModel& model) {
+  int64_t floats = options.max_batch_size * (model.pooled_dim + model.recipe.num_dense);
+  for (const ServingFeature& feature : model.features) {
+    if (feature.unpooled_index < 0) continue;
+    floats += RowsMax(feature, options.max_batch_size) * feature.dim + 2 * options.max_batch_size;
+  }
+  return floats * static_cast<int64_t>(sizeof(float));
+}
+
 absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerOptions& options,
                                                                    const ServingModel& model) {
   std::unique_ptr<ScoreSession> out(new ScoreSession(options, model));
@@ -92,9 +153,11 @@ absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerO
   out->embeddings_.resize(
       static_cast<size_t>(std::max<int64_t>(options.max_batch_size * model.pooled_dim, 1)));
   out->sequences_.resize(static_cast<size_t>(model.num_unpooled));
-  out->user_sequences_.resize(out->sequences_.size());
   out->sequence_views_.resize(out->sequences_.size());
   if (model.parser.has_value()) out->parser_.emplace(*model.parser);
+  if (model.line_columns.size() > 1) {  // the name of one column may be a value as well
+    out->header_ = absl::StrJoin(model.line_columns, model.schema->delimiter);
+  }
   HOTROW_RETURN_IF_ERROR(model.tables->Prepare(&out->scratch_));
   return out;
 }
@@ -140,26 +203,53 @@ absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const Featur
                            .weights = batch.weights};
     }
   }
+  keys->known.resize(names.size());
   for (size_t f = 0; f < features.size(); ++f) {
-    const ServingFeature& feature = model_.features[static_cast<size_t>(features[f])];
-    if (feature.num_embeddings == 0) continue;
-    const auto end = static_cast<uint64_t>(feature.num_embeddings);
-    const auto& [values, offsets, weights] = keys->features[f];
-    for (int64_t at = offsets.front(); at < offsets.back(); ++at) {
-      const uint64_t key = values[static_cast<size_t>(at)];
-      if (key < end) continue;
-      const auto sample =
-          std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin() - 1;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "feature \"", feature.name, "\", sample ", sample, ": key ", key, " is not in [0, ",
-          feature.num_embeddings, ") (num_embeddings of its table in training)"));
-    }
+    HOTROW_RETURN_IF_ERROR(CheckKeys(model_.features[static_cast<size_t>(features[f])],
+                                     &keys->features[f], &keys->known[f]));
   }
   return absl::OkStatus();
 }
 
-void ScoreSession::AddLookup(const Keys& keys, size_t f, const ServingFeature& feature,
-                             int64_t begin, int64_t end, Sequence* sequence) {
+absl::Status ScoreSession::CheckKeys(const ServingFeature& feature, Keys::Feature* keys,
+                                     std::vector<uint64_t>* known) const {
+  const std::span<const int64_t> offsets = keys->offsets;
+  for (size_t b = 0; feature.max_hotness > 0 && b + 1 < offsets.size(); ++b) {
+    const int64_t length = offsets[b + 1] - offsets[b];
+    if (length <= feature.max_hotness) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "feature \"", feature.name, "\", sample ", b, ": ", length, " values, at most ",
+        feature.max_hotness, " (max_hotness in training); leave the others out"));
+  }
+  if (feature.num_embeddings == 0 && feature.kept == nullptr) return absl::OkStatus();
+  const std::span<const uint64_t> values = keys->values.subspan(
+      static_cast<size_t>(offsets.front()), static_cast<size_t>(offsets.back() - offsets.front()));
+  const auto end = static_cast<uint64_t>(feature.num_embeddings);
+  bool all_kept = true;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t key = values[i];
+    if (feature.num_embeddings > 0 && key >= end) {
+      const auto sample = std::upper_bound(offsets.begin(), offsets.end() - 1,
+                                           offsets.front() + static_cast<int64_t>(i)) -
+                          offsets.begin() - 1;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "feature \"", feature.name, "\", sample ", sample, ": key ", key, " is not in [0, ",
+          feature.num_embeddings, ") (num_embeddings of its table in training)"));
+    }
+    all_kept = all_kept && (feature.kept == nullptr || feature.kept->Contains(key));
+  }
+  if (all_kept) return absl::OkStatus();
+  known->assign(values.begin(), values.end());
+  for (uint64_t& key : *known) {
+    if (!feature.kept->Contains(key)) key = feature.kept->unknown_key();
+  }
+  keys->values = *known;
+  keys->first = offsets.front();
+  return absl::OkStatus();
+}
+
+absl::Status ScoreSession::AddLookup(const Keys& keys, size_t f, const ServingFeature& feature,
+                                     int64_t begin, int64_t end) {
   const Keys::Feature& own = keys.features[f];
   const std::span<const int64_t> offsets =
       own.offsets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1));
@@ -169,37 +259,38 @@ void ScoreSession::AddLookup(const Keys& keys, size_t f, const ServingFeature& f
       .table = feature.table,
       .pooling = feature.pooling,
       .batch_size = end - begin,
-      .keys = own.values.subspan(first, lookups),
+      .keys = own.values.subspan(first - static_cast<size_t>(own.first), lookups),
       .offsets = offsets,
       .weights = own.weights.empty() ? own.weights : own.weights.subspan(first, lookups)};
   if (feature.unpooled_index < 0) {
     lookup.output = {embeddings_.data() + feature.pooled_offset, end - begin, feature.dim,
                      model_.pooled_dim};
   } else {
+    const auto most = static_cast<size_t>(RowsMax(feature, max_batch_size_));
+    if (lookups > most) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "feature \"", feature.name, "\": ", lookups, " values of samples ", begin, " to ",
+          end - 1, ", which are scored together; at most ", most, ", send fewer at once"));
+    }
+    Sequence& sequence = sequences_[static_cast<size_t>(feature.unpooled_index)];
     // One number at least, so that there is an address.
-    sequence->rows.resize(std::max<size_t>(lookups * static_cast<size_t>(feature.dim), 1));
-    sequence->offsets.assign(offsets.begin(), offsets.end());
-    lookup.output = {sequence->rows.data(), static_cast<int64_t>(lookups), feature.dim};
+    const auto columns = static_cast<size_t>(feature.dim);
+    sequence.rows.resize(std::max<size_t>(lookups * columns, 1));  // <= RowsMax
+    sequence.offsets.assign(offsets.begin(), offsets.end());
+    sequence.shared = false;
+    lookup.output = {sequence.rows.data(), static_cast<int64_t>(lookups), feature.dim};
   }
   lookups_.push_back(lookup);
+  return absl::OkStatus();
 }
 
-ScoreSession::Sequence* ScoreSession::SequenceOf(const ServingFeature& feature,
-                                                 std::vector<Sequence>* sequences) {
-  if (feature.unpooled_index < 0) return nullptr;
-  return &(*sequences)[static_cast<size_t>(feature.unpooled_index)];
-}
-
-absl::Status ScoreSession::PoolAll() {
-  const absl::Status status = model_.tables->Pool(*rows_, lookups_, &scratch_);
-  lookups_.clear();
-  return status;
-}
+absl::Status ScoreSession::PoolAll() { return model_.tables->Pool(*rows_, lookups_, &scratch_); }
 
 absl::Status ScoreSession::Forward(int64_t batch_size, const float* dense, float* logits) {
   for (size_t s = 0; s < sequences_.size(); ++s) {
     sequence_views_[s] = {.rows = sequences_[s].rows.data(),
-                          .offsets = sequences_[s].offsets.data()};
+                          .offsets = sequences_[s].offsets.data(),
+                          .shared = sequences_[s].shared};
   }
   return dense_->Forward({},
                          {.batch_size = batch_size,
@@ -209,7 +300,8 @@ absl::Status ScoreSession::Forward(int64_t batch_size, const float* dense, float
                          {logits, static_cast<size_t>(batch_size * dense_->num_tasks())});
 }
 
-absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logits) {
+absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logits,
+                                 ScoreDeadline deadline) {
   const int64_t samples = batch.sparse.batch_size;
   const int64_t num_dense = model_.recipe.num_dense;
   HOTROW_RETURN_IF_ERROR(CheckLogits(samples, dense_->num_tasks(), logits));
@@ -217,10 +309,11 @@ absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logit
   HOTROW_RETURN_IF_ERROR(
       Take(batch.sparse, batch.features, model_.feature_names, all_features_, &keys_));
   for (int64_t begin = 0; begin < samples; begin += max_batch_size_) {
+    HOTROW_RETURN_IF_ERROR(CheckTime(deadline, begin, samples));
     const int64_t end = std::min(samples, begin + max_batch_size_);
+    lookups_.clear();
     for (size_t f = 0; f < model_.features.size(); ++f) {
-      const ServingFeature& feature = model_.features[f];
-      AddLookup(keys_, f, feature, begin, end, SequenceOf(feature, &sequences_));
+      HOTROW_RETURN_IF_ERROR(AddLookup(keys_, f, model_.features[f], begin, end));
     }
     HOTROW_RETURN_IF_ERROR(PoolAll());
     HOTROW_RETURN_IF_ERROR(Forward(end - begin, batch.dense.data() + begin * num_dense,
@@ -229,14 +322,40 @@ absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logit
   return absl::OkStatus();
 }
 
-void ScoreSession::AddCandidates(int64_t begin, int64_t end) {
+absl::Status ScoreSession::AddCandidates(int64_t begin, int64_t end) {
   for (size_t c = 0; c < candidate_features_.size(); ++c) {
     const ServingFeature& feature = model_.features[static_cast<size_t>(candidate_features_[c])];
-    AddLookup(keys_, c, feature, begin, end, SequenceOf(feature, &sequences_));
+    HOTROW_RETURN_IF_ERROR(AddLookup(keys_, c, feature, begin, end));
+  }
+  return absl::OkStatus();
+}
+
+void ScoreSession::ShareUserRows(const ServingFeature& feature, int64_t candidates) {
+  if (feature.unpooled_index < 0) {
+    const float* const from = embeddings_.data() + feature.pooled_offset;
+    for (int64_t c = 1; c < candidates; ++c) {
+      std::copy_n(from, feature.dim,
+                  embeddings_.data() + c * model_.pooled_dim + feature.pooled_offset);
+    }
+    return;
+  }
+  Sequence& sequence = sequences_[static_cast<size_t>(feature.unpooled_index)];
+  const int64_t length = sequence.offsets[1] - sequence.offsets[0];
+  sequence.offsets.resize(static_cast<size_t>(candidates) + 1);
+  for (int64_t c = 0; c <= candidates; ++c) {
+    sequence.offsets[static_cast<size_t>(c)] = c * length;
+  }
+  sequence.shared = dense_->reads_shared_rows();
+  if (sequence.shared || length == 0) return;
+  const int64_t floats = length * feature.dim;
+  sequence.rows.resize(static_cast<size_t>(candidates * floats));  // <= RowsMax
+  for (int64_t c = 1; c < candidates; ++c) {
+    std::copy_n(sequence.rows.data(), floats, sequence.rows.data() + c * floats);
   }
 }
 
-absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::span<float> logits) {
+absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::span<float> logits,
+                                           ScoreDeadline deadline) {
   const int64_t candidates = batch.num_candidates;
   const int64_t num_dense = model_.recipe.num_dense;
   const auto num_features = static_cast<int64_t>(model_.features.size());
@@ -271,37 +390,26 @@ absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::spa
   if (candidates == 0) return absl::OkStatus();
 
   const int64_t rows = std::min(candidates, max_batch_size_);
-  // The user's part, once, together with the first candidates: its vectors in the first row of
-  // embeddings_, then in all.
+  // The user's part, once, together with the first candidates: as that of the first, then of all.
+  lookups_.clear();
   for (size_t u = 0; u < batch.user_features.size(); ++u) {
     const ServingFeature& feature = model_.features[static_cast<size_t>(batch.user_features[u])];
-    AddLookup(user_keys_, u, feature, 0, 1, SequenceOf(feature, &user_sequences_));
-  }
-  AddCandidates(0, rows);
-  HOTROW_RETURN_IF_ERROR(PoolAll());
-  for (const int32_t f : batch.user_features) {
-    const ServingFeature& feature = model_.features[static_cast<size_t>(f)];
-    const Sequence* const own = SequenceOf(feature, &user_sequences_);
-    if (own == nullptr) {
-      const float* const from = embeddings_.data() + feature.pooled_offset;
-      for (int64_t r = 1; r < rows; ++r) {
-        std::copy_n(from, feature.dim,
-                    embeddings_.data() + r * model_.pooled_dim + feature.pooled_offset);
-      }
+    HOTROW_RETURN_IF_ERROR(AddLookup(user_keys_, u, feature, 0, 1));
+    const int64_t length = user_keys_.features[u].offsets[1] - user_keys_.features[u].offsets[0];
+    if (feature.unpooled_index < 0 || dense_->reads_shared_rows() ||
+        length * rows <= RowsMax(feature, max_batch_size_)) {
       continue;
     }
-    const int64_t length = own->offsets[1] - own->offsets[0];
-    const int64_t floats = length * feature.dim;
-    Sequence& all = sequences_[static_cast<size_t>(feature.unpooled_index)];
-    all.rows.resize(static_cast<size_t>(std::max<int64_t>(rows * floats, 1)));
-    all.offsets.resize(static_cast<size_t>(rows) + 1);
-    for (int64_t r = 0; r < rows; ++r) {
-      std::copy_n(own->rows.data(), floats, all.rows.data() + r * floats);
-      all.offsets[static_cast<size_t>(r)] = r * length;
-    }
-    all.offsets[static_cast<size_t>(rows)] = rows * length;
+    return absl::InvalidArgumentError(
+        absl::StrCat("feature \"", feature.name, "\" of the user: ", length, " values for ", rows,
+                     " candidates, which are scored together; send fewer at once"));
   }
-  dense_rows_.resize(static_cast<size_t>(rows * num_dense));
+  HOTROW_RETURN_IF_ERROR(AddCandidates(0, rows));
+  HOTROW_RETURN_IF_ERROR(PoolAll());
+  for (const int32_t f : batch.user_features) {
+    ShareUserRows(model_.features[static_cast<size_t>(f)], rows);
+  }
+  dense_rows_.resize(static_cast<size_t>(rows * num_dense));  // <= max_batch_size_
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t u = 0; u < user_columns; ++u) {
       dense_rows_[static_cast<size_t>(r * num_dense +
@@ -313,8 +421,10 @@ absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::spa
   const float* next_dense = batch.candidate_dense.data();
   for (int64_t begin = 0; begin < candidates; begin += max_batch_size_) {
     const int64_t end = std::min(candidates, begin + max_batch_size_);
+    HOTROW_RETURN_IF_ERROR(CheckTime(deadline, begin, candidates));
     if (begin > 0) {
-      AddCandidates(begin, end);
+      lookups_.clear();
+      HOTROW_RETURN_IF_ERROR(AddCandidates(begin, end));
       HOTROW_RETURN_IF_ERROR(PoolAll());
     }
     for (int64_t r = 0; r < end - begin && user_columns < num_dense; ++r) {
@@ -335,7 +445,7 @@ absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::spa
 }
 
 absl::Status ScoreSession::ScoreLines(std::span<const std::string_view> lines,
-                                      std::span<float> logits) {
+                                      std::span<float> logits, ScoreDeadline deadline) {
   if (!parser_.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat(
         model_.saved.dir,
@@ -346,9 +456,14 @@ absl::Status ScoreSession::ScoreLines(std::span<const std::string_view> lines,
   const int32_t num_labels = static_cast<int32_t>(model_.schema->labels.size());
   if (!block_.has_value()) block_.emplace(model_.recipe.num_dense, num_features, num_labels);
   block_->Clear();
+  text_bytes_ = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
+    text_bytes_ += lines[i].size();
+    const std::string_view line = WithoutLineEnd(lines[i]);
     bool dropped = false;
-    const absl::Status status = parser_->Parse(lines[i], &sample_, &dropped);
+    const bool is_header = !header_.empty() && line == header_;
+    absl::Status status = is_header ? HeaderRefused() : CheckOneRecord(line, *model_.schema);
+    if (status.ok()) status = parser_->Parse(line, &sample_, &dropped);
     if (!status.ok()) {
       return {status.code(), absl::StrCat("line ", i + 1, ": ", std::string(status.message()))};
     }
@@ -357,7 +472,21 @@ absl::Status ScoreSession::ScoreLines(std::span<const std::string_view> lines,
   refs_.resize(lines.size());
   for (size_t i = 0; i < refs_.size(); ++i) refs_[i] = {&*block_, static_cast<int64_t>(i)};
   GatherSamples(refs_, model_.recipe.num_dense, num_features, &lines_, num_labels);
-  return Score({.sparse = lines_.sparse(), .dense = lines_.dense}, logits);
+  return Score({.sparse = lines_.sparse(), .dense = lines_.dense}, logits, deadline);
+}
+
+void ScoreSession::Trim() {
+  for (Keys* const keys : {&keys_, &user_keys_}) {
+    TrimVector(&keys->own_values);
+    TrimVector(&keys->own_offsets);
+    for (std::vector<uint64_t>& known : keys->known) TrimVector(&known);
+  }
+  if (text_bytes_ <= kKeptBytes) return;
+  text_bytes_ = 0;
+  block_.reset();
+  sample_ = Sample();
+  refs_ = {};
+  lines_ = CtrBatch();
 }
 
 }  // namespace hotrow::internal

@@ -32,9 +32,14 @@ struct ModelVersion {
 // What one call of a Scorer needs for itself: an instance of the dense part, and memory that is
 // used again.
 //
+// Memory:  what a pass of max_batch_size samples needs of rows, BytesOf, whatever a request asks
+//          for: each size is checked before its memory is taken. Copies of what the caller gives
+//          come beside it, and go with the call where they are large.
 // Threads: one call at a time.
 class ScoreSession {
  public:
+  // Of the rows of a pass, those that are pooled and those that are not.
+  static int64_t BytesOf(const ScorerOptions& options, const ServingModel& model);
   // model outlives it.
   static absl::StatusOr<std::unique_ptr<ScoreSession>> Create(const ScorerOptions& options,
                                                               const ServingModel& model);
@@ -43,27 +48,35 @@ class ScoreSession {
   void Use(const ModelVersion& version);
 
   // As of Scorer.
-  absl::Status Score(const ScoreBatch& batch, std::span<float> logits);
-  absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits);
-  absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits);
+  absl::Status Score(const ScoreBatch& batch, std::span<float> logits,
+                     ScoreDeadline deadline = kNoDeadline);
+  absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits,
+                               ScoreDeadline deadline = kNoDeadline);
+  absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits,
+                          ScoreDeadline deadline = kNoDeadline);
+  // After a call: frees what only a large one needs.
+  void Trim();
 
  private:
   // A batch in one form: keys and offsets of 64 bits, whatever the caller has.
   struct Keys {
     struct Feature {
-      std::span<const uint64_t> values;  // those that offsets point into
+      std::span<const uint64_t> values;  // those that offsets point into, from `first` on
       std::span<const int64_t> offsets;  // [B + 1]
-      std::span<const float> weights;    // as values, or empty
+      std::span<const float> weights;    // that offsets point into, or empty
+      int64_t first = 0;
     };
     std::vector<Feature> features;
     // What had to be converted.
     std::vector<uint64_t> own_values;
     std::vector<int64_t> own_offsets;
+    std::vector<std::vector<uint64_t>> known;  // by feature, with unknown keys in their places
   };
   // Rows of a feature that is not pooled, of the samples at hand.
   struct Sequence {
     std::vector<float> rows;
     std::vector<int64_t> offsets;
+    bool shared = false;  // the rows are the user's, which all candidates have
   };
 
   ScoreSession(const ScorerOptions& options, const ServingModel& model)
@@ -74,14 +87,18 @@ class ScoreSession {
   absl::Status Take(const JaggedBatch& batch, std::span<const FeatureBags> bags,
                     std::span<const std::string> names, std::span<const int32_t> features,
                     Keys* keys) const;
+  // What is wrong with the bags and keys of a feature; puts the unknown key in the place of those
+  // that count as it.
+  absl::Status CheckKeys(const ServingFeature& feature, Keys::Feature* keys,
+                         std::vector<uint64_t>* known) const;
   // Adds to lookups_ those of the samples [begin, end) of a feature, the f-th of `keys`. They write
-  // to the rows from the first on of embeddings_, or to sequence.
-  void AddLookup(const Keys& keys, size_t f, const ServingFeature& feature, int64_t begin,
-                 int64_t end, Sequence* sequence);
+  // to the rows from the first on of embeddings_, or to the feature's sequence.
+  absl::Status AddLookup(const Keys& keys, size_t f, const ServingFeature& feature, int64_t begin,
+                         int64_t end);
   // Those of all features of candidates [begin, end).
-  void AddCandidates(int64_t begin, int64_t end);
-  // Where the rows of a feature go that is not pooled; null: it is pooled.
-  static Sequence* SequenceOf(const ServingFeature& feature, std::vector<Sequence>* sequences);
+  absl::Status AddCandidates(int64_t begin, int64_t end);
+  // Gives the user's rows of a feature, looked up for the first, to so many candidates.
+  void ShareUserRows(const ServingFeature& feature, int64_t candidates);
   // Pools lookups_, all together: rows on a disk are asked for once.
   absl::Status PoolAll();
   absl::Status Forward(int64_t batch_size, const float* dense, float* logits);
@@ -99,16 +116,17 @@ class ScoreSession {
   std::vector<CtrModel::Sequence> sequence_views_;
   Keys keys_, user_keys_;
   // Of candidates.
-  std::vector<float> dense_rows_;         // [max_batch_size, I]
-  std::vector<Sequence> user_sequences_;  // [unpooled features]
+  std::vector<float> dense_rows_;  // [max_batch_size, I]
   std::vector<std::string> user_names_, candidate_names_;
   std::vector<int32_t> candidate_features_;
   // Of lines.
   std::optional<RowParser> parser_;
+  std::string header_;  // of files of such lines; empty: no line is taken for it
   Sample sample_;
   std::optional<SampleBlock> block_;
   std::vector<SampleRef> refs_;
   CtrBatch lines_;
+  size_t text_bytes_ = 0;  // of the last lines
 };
 
 }  // namespace hotrow::internal

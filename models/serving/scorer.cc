@@ -93,19 +93,22 @@ const Vocabulary* Scorer::vocabulary() const {
   return impl_->model->vocabulary.empty() ? nullptr : &impl_->model->vocabulary;
 }
 
-absl::Status Scorer::Score(const ScoreBatch& batch, std::span<float> logits, int64_t* step) const {
-  return impl_->With(step, [&](internal::ScoreSession& s) { return s.Score(batch, logits); });
+absl::Status Scorer::Score(const ScoreBatch& batch, std::span<float> logits, int64_t* step,
+                           ScoreDeadline deadline) const {
+  return impl_->With(step,
+                     [&](internal::ScoreSession& s) { return s.Score(batch, logits, deadline); });
 }
 
 absl::Status Scorer::ScoreCandidates(const CandidateBatch& batch, std::span<float> logits,
-                                     int64_t* step) const {
-  return impl_->With(step,
-                     [&](internal::ScoreSession& s) { return s.ScoreCandidates(batch, logits); });
+                                     int64_t* step, ScoreDeadline deadline) const {
+  return impl_->With(
+      step, [&](internal::ScoreSession& s) { return s.ScoreCandidates(batch, logits, deadline); });
 }
 
 absl::Status Scorer::ScoreLines(std::span<const std::string_view> lines, std::span<float> logits,
-                                int64_t* step) const {
-  return impl_->With(step, [&](internal::ScoreSession& s) { return s.ScoreLines(lines, logits); });
+                                int64_t* step, ScoreDeadline deadline) const {
+  return impl_->With(
+      step, [&](internal::ScoreSession& s) { return s.ScoreLines(lines, logits, deadline); });
 }
 
 }  // namespace hotrow

@@ -1,6 +1,8 @@
 #ifndef HOTROW_MODELS_SERVING_SCORER_H_
 #define HOTROW_MODELS_SERVING_SCORER_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,7 +31,8 @@ struct ScorerOptions {
   // a portable export, whole or in codes (models/serving/quantize_model.h), or a chain of deltas
   // (what its newest link leads to).
   std::string model;
-  // Rows and index of all tables in memory; a hard limit. 0: no limit.
+  // Rows and index of all tables in memory, and what max_concurrency calls take for the rows that
+  // they read; a hard limit. The copies of the dense part come on top. 0: no limit.
   int64_t memory_bytes = 0;
   // A directory on an SSD for the rows, for models that are larger than memory; memory_bytes, which
   // must then be given, has their index and a cache. One directory for each model: rows of another
@@ -53,6 +56,9 @@ struct ScorerOptions {
   // Makes models that are not of models/zoo; null: there are none. Called once for each session.
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const ModelRecipe& recipe)> create_model;
   Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
+  // True ends Open and ApplyDelta with Cancelled, at the next row that they read. A LiveScorer sets
+  // it when it goes; null: it has one of its own.
+  std::shared_ptr<std::atomic<bool>> stop;
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
@@ -88,6 +94,10 @@ struct AppliedDelta {
   int64_t erased = 0;  // keys that lost their row: tombstones, and rows that aged
 };
 
+// When the time of a call is over, which it looks at between passes of max_batch_size samples.
+using ScoreDeadline = std::chrono::steady_clock::time_point;
+inline constexpr ScoreDeadline kNoDeadline = ScoreDeadline::max();
+
 // 1 / (1 + exp(-logit)).
 float ScoreProbability(float logit);
 
@@ -103,15 +113,20 @@ float ScoreProbability(float logit);
 //          step, whatever ApplyDelta does meanwhile.
 // Threads: all const methods, any number at once, also while ApplyDelta runs. A call runs on the
 //          thread that makes it; it waits only where max_concurrency others run.
+// Keys:    of a table with a vocabulary those that are not in it read the row of unknown values, as
+//          in lines. Ids of 32 bits must not be negative (embedding/jagged_batch.h).
 // Arrays:  read where they lie. Copied are ids of 32 bits, offsets of 32 bits and lengths, which
-//          become keys and offsets of 64 bits.
+//          become keys and offsets of 64 bits, and keys of features with unknown ones.
+// Sizes:   a call takes memory for the rows of max_batch_size samples, whatever it asks for, and
+//          reads the rows of a user once for all candidates. A sample must not have more values of
+//          a feature whose rows are not pooled than max_hotness in training.
 // Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this
 //          program cannot score; names the remedy), DataLoss (damaged; names the file),
-//          ResourceExhausted (a budget). Of scoring: InvalidArgument (names feature, sample and
-//          value, or line and column), ResourceExhausted (memory), and with rows_dir DataLoss (a
-//          row that is needed lies in a damaged block; names the file). With rows_dir, Open also
-//          has FailedPrecondition (another process writes rows there) and ResourceExhausted (its
-//          disk is full).
+//          ResourceExhausted (a budget), Cancelled (the option `stop`). Of scoring: InvalidArgument
+//          (names feature, sample and value, or line and column), ResourceExhausted (memory),
+//          DeadlineExceeded (the deadline), and with rows_dir DataLoss (a row that is needed is in
+//          a damaged block; names the file). With rows_dir, Open also has FailedPrecondition
+//          (another process writes rows there) and ResourceExhausted (its disk is full).
 class Scorer {
  public:
   static absl::StatusOr<std::unique_ptr<Scorer>> Open(const ScorerOptions& options);
@@ -142,18 +157,18 @@ class Scorer {
   int64_t table_bytes() const;                     // taken of memory_bytes
   int64_t max_batch_size() const;
   ServingReadStats read_stats() const;  // of rows_dir; zeros where memory has all rows
-  // Writes to rows_dir which rows the cache has, the most used first. The next scorer of a model
+  // Writes to rows_dir which rows the cache has, with their counts. The next scorer of a model
   // with these tables reads their rows before Open returns. Errors: those of writing a file.
   absl::Status SaveHotKeys() const;
   // What a user should know of this model: facts that it lacks, and what stands in their place.
   const std::vector<std::string>& notes() const;
 
   // logits: [B, T]. step: of the version that has scored; may be null.
-  absl::Status Score(const ScoreBatch& batch, std::span<float> logits,
-                     int64_t* step = nullptr) const;
+  absl::Status Score(const ScoreBatch& batch, std::span<float> logits, int64_t* step = nullptr,
+                     ScoreDeadline deadline = kNoDeadline) const;
   // logits: [N, T], those of N samples that have the user's features each.
   absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits,
-                               int64_t* step = nullptr) const;
+                               int64_t* step = nullptr, ScoreDeadline deadline = kNoDeadline) const;
 
   // What lines of the model's data mean, to be read without labels; null: its data were no
   // delimited text, or it was saved before models kept that.
@@ -162,10 +177,11 @@ class Scorer {
   const std::vector<std::string>& line_columns() const;
   // Which values have rows of their own; null: all have.
   const Vocabulary* vocabulary() const;
-  // Lines without their ends, of line_columns(). logits: [lines, T]. FailedPrecondition where
-  // schema() is null.
+  // Lines of line_columns(). The end of a line, LF or CR LF, is no part of it; a line break within
+  // one, but in quotes, and a header are InvalidArgument; a blank line is a sample as any. logits:
+  // [lines, T]. FailedPrecondition where schema() is null.
   absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits,
-                          int64_t* step = nullptr) const;
+                          int64_t* step = nullptr, ScoreDeadline deadline = kNoDeadline) const;
 
  private:
   friend class LiveScorer;

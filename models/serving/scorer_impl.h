@@ -43,7 +43,9 @@ struct Scorer::Impl {
     internal::ScoreSession& session = *sessions[static_cast<size_t>(use.slot)];
     session.Use(*now);
     if (scored_step != nullptr) *scored_step = now->step;
-    return call(session);
+    const absl::Status status = call(session);
+    session.Trim();
+    return status;
   }
   // Where a session is given back, whatever ends the call.
   struct Use {

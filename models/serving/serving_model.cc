@@ -21,6 +21,7 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/vocabulary_file.h"
+#include "models/serving/score_session_impl.h"
 #include "models/serving/serving_model_impl.h"
 #include "models/train/run_settings.h"
 #include "models/train/trainer_options.h"
@@ -44,10 +45,13 @@ bool SameStart(const std::optional<Initializer>& a, const std::optional<Initiali
 // Reads one model, step by step: what is refused is refused before its rows are read.
 class ModelReader {
  public:
-  ModelReader(const ScorerOptions& options, std::span<const ServingRows> table_rows)
+  // chain: that the model is; none: it is no chain.
+  ModelReader(const ScorerOptions& options, std::span<const ServingRows> table_rows,
+              std::optional<DeltaChain> chain)
       : options_(options),
         table_rows_(table_rows),
-        env_(options.env != nullptr ? *options.env : PosixEnv()) {}
+        env_(options.env != nullptr ? *options.env : PosixEnv()),
+        chain_(std::move(chain)) {}
 
   absl::StatusOr<std::unique_ptr<ServingModel>> Read(bool with_rows) {
     HOTROW_RETURN_IF_ERROR(ReadManifest());
@@ -67,9 +71,7 @@ class ModelReader {
   }
 
   absl::Status ReadManifest() {
-    HOTROW_ASSIGN_OR_RETURN(const bool is_chain, IsChain(env_, options_.model));
-    if (is_chain) {
-      HOTROW_ASSIGN_OR_RETURN(chain_, ReadChain(env_, options_.model));
+    if (chain_.has_value()) {
       HOTROW_ASSIGN_OR_RETURN(ChainHead head, ReadChainHead(env_, *chain_));
       portable_ = std::move(head.portable);
       dense_ = std::move(head.dense);
@@ -240,12 +242,14 @@ class ModelReader {
       if (at != unpooled.end()) {
         feature.pooling = Pooling::kNone;
         feature.unpooled_index = static_cast<int32_t>(at - unpooled.begin());
+        feature.max_hotness = model_->recipe.features[f].max_hotness;
       } else {
         feature.pooled_offset = model_->pooled_dim;
         model_->pooled_dim += feature.dim;
       }
       // Bounds of all features of a table: it takes the widest, and none where one has none.
       if (saved().scoring.has_value()) feature.num_embeddings = BoundOf(saved().features[f].table);
+      feature.kept = model_->vocabulary.Find(saved().features[f].table);
       model_->feature_names.push_back(feature.name);
       model_->features.push_back(std::move(feature));
     }
@@ -298,6 +302,7 @@ class ModelReader {
     out.rows_dir = options_.rows_dir;
     out.rows_source = RowsSource();
     out.readers = std::max(options_.max_concurrency, 1);
+    out.stop = options_.stop;
     out.env = &env_;
     // Rows on a disk do not change, so none ages.
     out.keeps_steps = chain_.has_value() && out.rows_dir.empty();
@@ -328,6 +333,7 @@ class ModelReader {
       }
       out.tables.push_back(std::move(table));
     }
+    out.reader_bytes = ScoreSession::BytesOf(options_, *model_) + ServingTables::ScratchBytes(out);
     if (!first_values_known) {
       model_->notes.emplace_back(
           "the manifest does not say what rows begin with: keys without a row read zeros");
@@ -442,9 +448,9 @@ class ModelReader {
   const ScorerOptions& options_;
   const std::span<const ServingRows> table_rows_;
   Env& env_;
+  std::optional<DeltaChain> chain_;
   std::unique_ptr<ServingModel> model_ = std::make_unique<ServingModel>();
   std::optional<PortableModel> portable_;
-  std::optional<DeltaChain> chain_;
   DenseVectors dense_;                    // of a portable model or a chain
   std::vector<DeltaTable> delta_tables_;  // of a chain
   TrainerOptions settings_;
@@ -499,7 +505,16 @@ std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta)
 
 absl::StatusOr<std::unique_ptr<ServingModel>> ReadServingModel(
     const ScorerOptions& options, bool with_rows, std::span<const ServingRows> table_rows) {
-  return ModelReader(options, table_rows).Read(with_rows);
+  Env& env = options.env != nullptr ? *options.env : PosixEnv();
+  HOTROW_ASSIGN_OR_RETURN(const bool is_chain, IsChain(env, options.model));
+  if (!is_chain) return ModelReader(options, table_rows, std::nullopt).Read(with_rows);
+  std::unique_ptr<ServingModel> out;
+  HOTROW_RETURN_IF_ERROR(UseChain(env, options.model, [&](DeltaChain chain) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(out,
+                            ModelReader(options, table_rows, std::move(chain)).Read(with_rows));
+    return absl::OkStatus();
+  }));
+  return out;
 }
 
 absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,

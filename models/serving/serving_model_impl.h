@@ -31,6 +31,10 @@ struct ServingFeature {
   int64_t pooled_offset = 0;    // of the columns of a sample's pooled embeddings
   int32_t unpooled_index = -1;  // position in CtrModel::unpooled_features
   int64_t num_embeddings = 0;   // 0: any key
+  int64_t max_hotness = 0;      // of a sample, where it is not pooled; 0: any
+  // Keys that count as one unknown key are all but these; null: there are none such. Of
+  // ServingModel::vocabulary.
+  const KeptKeys* kept = nullptr;
 };
 
 // A model as it was read: what all sessions share. All but the rows stays as it is.

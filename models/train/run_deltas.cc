@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "models/delta/apply_chain.h"
 #include "models/delta/compact_chain.h"
 #include "models/delta/delta_chain.h"
 #include "models/delta/export_delta.h"
@@ -58,14 +59,12 @@ bool RunDeltas::IsDue(int64_t step) const {
 }
 
 absl::Status RunDeltas::CheckGoesOn(int64_t newest_step) {
-  HOTROW_ASSIGN_OR_RETURN(const bool there, env_.Exists(options_.delta_dir));
-  if (!there) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(const bool begins, MayBeginChain(env_, options_.delta_dir));
+  if (begins) return absl::OkStatus();
   const absl::StatusOr<DeltaChain> chain = ReadChain(env_, options_.delta_dir);
-  if (absl::IsNotFound(chain.status())) {
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env_.ListDir(options_.delta_dir));
-    if (names.empty()) return absl::OkStatus();
-  }
   HOTROW_RETURN_IF_ERROR(chain.status());
+  // Behind a link that nobody can read nothing is of use.
+  HOTROW_RETURN_IF_ERROR(VerifyDeltas(env_, *chain));
   const ChainLink head = chain->head();
   if (!(chain->manifest.form == FormOf(options_))) {
     return absl::FailedPreconditionError(

@@ -84,14 +84,18 @@ class CtrModel {
   virtual std::vector<int32_t> unpooled_features() const { return {}; }
   // Whether Input::embedding_rows may take the place of the embeddings.
   virtual bool reads_rows() const { return false; }
+  // Whether it knows Sequence::shared.
+  virtual bool reads_shared_rows() const { return false; }
 
   // The rows of a feature that is not pooled: those of sample b are offsets[b] - offsets[0] up to
-  // offsets[b + 1] - offsets[0].
+  // offsets[b + 1] - offsets[0]. Shared rows are those of one sample, which all samples have;
+  // offsets count them for each.
   struct Sequence {
     const float* rows = nullptr;       // [N, D], end to end
     const int64_t* offsets = nullptr;  // [B + 1], in host memory
     float* gradient = nullptr;  // [N, D]: Backward's, as its embedding_gradient; null: no training
     const int64_t* device_offsets = nullptr;  // the same for a GPU; not read on the CPU
+    bool shared = false;                      // only with reads_shared_rows(), and not in training
 
     const int64_t* OffsetsOn(Device device) const {
       return device == Device::kCpu ? offsets : device_offsets;

@@ -47,7 +47,7 @@ class Scorer(_abi.Owner):
 
     model: of a trainer's --save_dir, a checkpoint, a directory of checkpoints (the newest counts),
     or what `export_portable` made. rows: how rows are kept, "as_trained", "fp16", "bf16", "int8" or
-    "int4". memory: of rows and their index, a hard limit; 0: none. rows_dir: a directory on an SSD
+    "int4". memory: of rows and their index, and of what calls read, a hard limit; 0: none. rows_dir: a directory on an SSD
     for the rows of a model that is larger than memory, one for each model; memory, which must be
     given, has their index and a cache. store_memory: of the index of an ssd store while it is read;
     0: no limit. precision: of the dense part's products, "fp32" or
@@ -191,7 +191,8 @@ class Scorer(_abi.Owner):
         out: Optional[np.ndarray] = None,
     ) -> np.ndarray:
         """Scores of lines of text, float32 [len(lines), num_tasks]: fields of `line_columns`, by
-        the schema that the model was trained with, without ends of lines."""
+        the schema that the model was trained with. The end of a line is no part of it, so
+        `score_lines(open(path))` scores a file that has no header."""
         if isinstance(lines, (str, bytes)):
             raise TypeError("lines: is one line, must be a list of lines")
         encoded = []

@@ -160,6 +160,10 @@ TEST_P(CapiScorerTest, EveryFormOfABatchHasTheBitsOfTheCppScorer) {
     ASSERT_EQ(hotrow_scorer_score(handle.scorer, &narrow.c_batch, &dense, &out), HOTROW_OK)
         << hotrow_error_message();
     ExpectSameBits(found, expected);
+    narrow.values[0][0] = -5;
+    EXPECT_EQ(hotrow_scorer_score(handle.scorer, &narrow.c_batch, &dense, &out),
+              HOTROW_INVALID_ARGUMENT);
+    EXPECT_THAT(hotrow_error_message(), HasSubstr("values[0] is -5: ids of 32 bits must not"));
   }
 }
 
@@ -192,6 +196,13 @@ TEST_P(CapiScorerTest, LinesHaveTheBitsOfTheCppScorer) {
             HOTROW_OK)
       << hotrow_error_message();
   ExpectSameBits(found, expected);
+  // With the end that a file's lines have.
+  const std::string with_end = lines[0] + "\r\n";
+  const char* const one[] = {with_end.c_str()};
+  std::vector<float> first(static_cast<size_t>(scorer_->num_tasks()), -7);
+  const hotrow_matrix first_out = Matrix(first, 1, scorer_->num_tasks());
+  ASSERT_EQ(hotrow_scorer_score_lines(handle.scorer, one, nullptr, 1, &first_out), HOTROW_OK);
+  ExpectSameBits(first, {expected.begin(), expected.begin() + scorer_->num_tasks()});
 }
 
 // One user with all samples of a batch as candidates, against the C++ scorer with the same arrays.

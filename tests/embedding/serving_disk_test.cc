@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -528,6 +529,47 @@ TEST(ServingDiskTest, HotKeysAreReadBeforeTheTablesAreOpen) {
   ServingTablesOptions renamed = Options(4 * kMiB, &env);
   renamed.tables[2].name = "renamed";
   begins_cold(renamed, "other tables");
+}
+
+// Calls that are larger than the buffers of a reader, which are a part of a small budget.
+TEST(ServingDiskTest, LargeCallsAreReadPartByPart) {
+  FaultyEnv env;
+  const ServingTablesOptions options = Options(2 * kMiB, &env);
+  ASSERT_LT(ServingTables::ScratchBytes(options), 300 * kKiB);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, Build(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto memory, Build(Options(64 * kMiB)));
+  ServingTables::Scratch own, other;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto found, PoolCall(*tables, Call(7, 900), &own));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto expected, PoolCall(*memory, Call(7, 900), &other));
+  ExpectSame(found, expected);
+}
+
+// Each write is of 64 KiB at most, and a cache with room for fewer keys takes the most used.
+TEST(ServingDiskTest, HotKeysAreWrittenInPartsWithTheirCounts) {
+  FaultyEnv env;
+  ServingTablesOptions options = Options(8 * kMiB, &env);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, Build(options));
+    ServingTables::Scratch own;
+    for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(PoolCall(*tables, Call(3, 10), &own));
+    HOTROW_ASSERT_OK(PoolCall(*tables, Call(4, 600), &own));
+    HOTROW_ASSERT_OK(tables->SaveHotKeys());
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFileToString(env, "/rows/hot_keys"));
+  std::map<uint32_t, int> by_uses;
+  for (size_t at = 48; at + 16 <= bytes.size(); at += 16) {
+    uint32_t uses = 0;
+    std::memcpy(&uses, bytes.data() + at + 12, sizeof(uses));
+    ++by_uses[uses];
+  }
+  EXPECT_GT(by_uses[0], 100);
+  EXPECT_GT(by_uses[3], 10);
+  options.memory_bytes = Without(env) + 12 * kKiB;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto small, Build(options));
+  const int64_t room = small->read_stats().cache_rows;
+  ASSERT_LT(room, static_cast<int64_t>(bytes.size() / 16));
+  EXPECT_LE(small->read_stats().misses, room);
+  EXPECT_GT(small->read_stats().misses, 0);
 }
 
 }  // namespace

@@ -439,5 +439,48 @@ TEST(ServingTablesTest, ThreadsReadTheSame) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A call that is larger than a Scratch: bags that lie across its parts, one that is longer than
+// several, rows that are not pooled. Sums are those of rows one by one, in order.
+TEST(ServingTablesTest, LargeCallsGoPartByPartToTheSameBits) {
+  ServingTablesOptions options = OneTable(32 * kMiB);
+  const int64_t n = 3 * ServingTables::ScratchBytes(options) / 64;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto builder, ServingTables::Builder::Create(options));
+  std::vector<uint64_t> keys(static_cast<size_t>(n));
+  std::vector<float> weights;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = i % 5000;
+    weights.push_back(1.0f / static_cast<float>(i % 7 + 1));
+  }
+  AddRows(*builder, {keys.begin(), keys.begin() + 4000});  // a fifth has first values
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, builder->Finish());
+  const std::vector<int64_t> offsets = {0, 3, 3, 2000, n - 900, n - 899, n};
+  for (const Pooling pooling : {Pooling::kSum, Pooling::kMean, Pooling::kNone}) {
+    const int64_t rows = pooling == Pooling::kNone ? n : std::ssize(offsets) - 1;
+    std::vector<float> out(static_cast<size_t>(4 * rows), -7.0f);
+    ServingTables::Scratch scratch;
+    HOTROW_ASSERT_OK(tables->Pool({.table = 0,
+                                   .pooling = pooling,
+                                   .batch_size = std::ssize(offsets) - 1,
+                                   .keys = keys,
+                                   .offsets = offsets,
+                                   .weights = weights,
+                                   .output = {out.data(), rows, 4}},
+                                  &scratch));
+    const auto term = [&](int64_t j) {
+      const auto i = static_cast<size_t>(j);
+      return weights[i] * (keys[i] < 4000 ? FirstWeight(keys[i]) : -1.0f);
+    };
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto bag = static_cast<size_t>(row);
+      const int64_t begin = pooling == Pooling::kNone ? row : offsets[bag];
+      const int64_t end = pooling == Pooling::kNone ? row + 1 : offsets[bag + 1];
+      float want = begin == end ? 0 : term(begin);
+      for (int64_t j = begin + 1; j < end; ++j) want += term(j);
+      if (pooling == Pooling::kMean && end - begin > 1) want /= static_cast<float>(end - begin);
+      ASSERT_EQ(out[static_cast<size_t>(4 * row)], want) << row;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -816,5 +816,70 @@ TEST(DeltaChainTest, CompactingThatFailsAnywhereLeavesAWholeChain) {
   }
 }
 
+// Compacts a chain when the base is read for the first time.
+class CompactingEnv : public FaultyEnv {
+ public:
+  explicit CompactingEnv(MemEnv* base) : FaultyEnv(base), base_(*base) {}
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    if (!done_ && absl::StrContains(path, at_)) {
+      done_ = true;
+      HOTROW_RETURN_IF_ERROR(CompactChain({.chain = kChain, .env = &base_}).status());
+    }
+    return FaultyEnv::Open(path, mode);
+  }
+  void CompactAt(const std::string& part) {
+    at_ = part;
+    done_ = false;
+  }
+
+ private:
+  MemEnv& base_;
+  std::string at_;
+  bool done_ = true;
+};
+
+// Whoever reads a chain that is compacted meanwhile reads all of it.
+TEST(DeltaChainTest, AReaderBesideTheCompactorIsNotTold) {
+  MemEnv mem;
+  CompactingEnv env(&mem);
+  TrainingRun run(&mem);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> checkpoints, TrainAndErase(&run, 9));
+  size_t next = 0;
+  for (const char* const at : {"/manifest.json", "/keys-0", "/rows-0", "/dense"}) {
+    SCOPED_TRACE(at);
+    HOTROW_ASSERT_OK(Append(mem, checkpoints, next++));
+    env.CompactAt(at);
+    HOTROW_EXPECT_OK(ApplyChain({.chain = kChain, .dir = absl::StrCat("/a", next), .env = &env}));
+    HOTROW_ASSERT_OK(Append(mem, checkpoints, next++));
+    env.CompactAt(at);
+    HOTROW_EXPECT_OK(VerifyChain(env, kChain, 1 << 20));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const DeltaChain chain, ReadChain(mem, kChain));
+    EXPECT_EQ(chain.manifest.base_sequence, static_cast<int64_t>(next)) << "it was not compacted";
+  }
+}
+
+// A directory that is there, as a mounted volume is, stays the same one; what a kill has left in it
+// goes. Little memory is told of.
+TEST(DeltaChainTest, AChainBeginsInADirectoryThatIsThere) {
+  MemEnv env;
+  TrainingRun run(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> checkpoints, TrainAndErase(&run, 2));
+  for (const char* const name : {"lost+found", "base-00000000", "base-00000000.hotrow-partial"}) {
+    HOTROW_ASSERT_OK(CreateDirsDurably(env, absl::StrCat(kChain, "/", name)));
+  }
+  HOTROW_ASSERT_OK(Append(env, checkpoints, 0));
+  EXPECT_TRUE(*env.Exists(absl::StrCat(kChain, "/lost+found")));
+  std::string told;
+  HOTROW_ASSERT_OK(ApplyChain({.chain = kChain,
+                               .dir = "/applied",
+                               .memory_bytes = 1500,
+                               .env = &env,
+                               .tell = [&](const std::string& note) { told += note; }}));
+  EXPECT_THAT(told, AllOf(HasSubstr("times, since memory_bytes=1500 has"), HasSubstr("for once")));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/other/file", "x"));
+  EXPECT_THAT(CreateChain({.checkpoint = checkpoints[0], .dir = "/other", .env = &env}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not empty")));
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -591,6 +591,31 @@ TEST(LiveScorerFormsTest, NewerModelsTakeThePlaceOfTheOneBefore) {
   EXPECT_EQ(live->Current()->step(), chain.deltas[1].model.step);
 }
 
+// One with other inputs is refused, without its rows being read, and the old one goes on.
+TEST(LiveScorerFormsTest, AModelWithOtherInputsIsRefused) {
+  const FinishedRun& finished = FinishedRun::Of({});
+  const std::string dir = test::TempDir();
+  const std::string log = absl::StrCat("table:", test::WriteLog(dir, false));
+  TrainerOptions other = test::OptionsOf(test::Kinds()[0]);
+  other.save_dir = dir + "/other";
+  other.limit_train_batches = 1;
+  HOTROW_ASSERT_OK(test::Train(test::Kinds()[0], other, log));
+  HOTROW_ASSERT_OK(ApplyChain({.chain = finished.chain(), .dir = dir + "/model"}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto live, Follow(Scoring(dir + "/model")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string before, ScoreAll(*live->Current()));
+  fs::remove_all(dir + "/model");
+  fs::copy(other.save_dir, dir + "/model", fs::copy_options::recursive);
+  for (int i = 1; i <= 2; ++i) {
+    EXPECT_THAT(live->Poll(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       AllOf(HasSubstr("with other features"),
+                                             HasSubstr("the model that is served, which stays"))));
+    EXPECT_EQ(live->status().polls_failed, i);
+    EXPECT_EQ(live->status().models_opened, 0);
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string after, ScoreAll(*live->Current()));
+  EXPECT_TRUE(after == before);
+}
+
 // Threads score while a thread of the scorer's own brings delta after delta. All scores of a call
 // are those of the version that it names.
 TEST(LiveScorerChainTest, ACallScoresWithOneVersion) {

@@ -1,6 +1,10 @@
 #include "models/serving/scorer.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -521,6 +526,125 @@ TEST(ScorerFormsTest, FilesAreScoredInTheirOrder) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reader_threads")));
   EXPECT_THAT(ScoresOf(*scorer, dir + "/none.csv", 1),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.csv")));
+}
+
+// A model with a history of at most 6 values, tags. What a request asks for is checked before
+// memory is taken for it: candidates times keys would be gigabytes.
+TEST(ScorerFormsTest, SizesAreCheckedBeforeMemoryIsTaken) {
+  const Kind din = Kinds()[7];
+  const std::string dir = test::TempDir();
+  TrainerOptions options = OptionsOf(din);
+  options.save_dir = dir + "/model";
+  options.limit_train_batches = 2;
+  HOTROW_ASSERT_OK(Train(din, options, absl::StrCat("table:", WriteLog(dir, false))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer,
+                              Scorer::Open({.model = options.save_dir, .max_concurrency = 1}));
+  const int64_t n = 1024;
+  const auto score = [&](int64_t length, ScoreDeadline deadline = kNoDeadline) {
+    std::vector<uint64_t> user(static_cast<size_t>(length), 1), items(static_cast<size_t>(n), 2);
+    user.insert(user.end(), {3, 4, 5, 6});  // the other features of the user, one key each
+    std::vector<int64_t> ends(static_cast<size_t>(n) + 1);
+    std::iota(ends.begin(), ends.end(), 0);
+    // In the order of features: user, friend, item, tags, price_range, hour.
+    const std::vector<int32_t> of_user = {0, 1, 3, 4, 5};
+    const std::vector<int64_t> user_ends = {0, 1, 2, 2 + length, 3 + length, 4 + length};
+    const std::vector<float> dense = {1, 2};
+    const std::vector<int32_t> columns = {0, 1};
+    std::vector<float> logits(static_cast<size_t>(n));
+    return scorer->ScoreCandidates({.num_candidates = n,
+                                    .user_features = of_user,
+                                    .user = {1, user, user_ends, {}},
+                                    .candidates = {n, items, ends, {}},
+                                    .user_dense_columns = columns,
+                                    .user_dense = dense},
+                                   logits, nullptr, deadline);
+  };
+  HOTROW_EXPECT_OK(score(6));
+  const auto peak_kib = [] {
+    rusage usage = {};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const int64_t before = peak_kib();
+  EXPECT_THAT(score(20'000),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("feature \"tags\", sample 0: 20000 values, at most 6"),
+                             HasSubstr("max_hotness"))));
+  EXPECT_LT(peak_kib() - before, 100 << 10);
+  EXPECT_THAT(score(6, std::chrono::steady_clock::now()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("when 0 of 1024 were")));
+  // Sessions are of the budget, which is refused at once where it has no room for them.
+  EXPECT_GT(scorer->table_bytes(), n * 4 * (6 * 6 + 5 * 6));
+  EXPECT_THAT(
+      Scorer::Open({.model = options.save_dir, .memory_bytes = 100'000, .max_concurrency = 2}),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("room for 2 calls at once needs")));
+}
+
+// As a server does that is told to end while it reads its model.
+TEST(ScorerFormsTest, ReadingEndsAtTheNextRow) {
+  Generated model;
+  model.Train();
+  ScorerOptions options = {.model = model.dir, .max_concurrency = 1};
+  options.stop = std::make_shared<std::atomic<bool>>(true);
+  EXPECT_THAT(Scorer::Open(options),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("was stopped")));
+  *options.stop = false;
+  HOTROW_EXPECT_OK(Scorer::Open(options));
+}
+
+// The same values, by text and by key, rare ones included; lines as files have them.
+TEST(ScorerFormsTest, AValueMeansTheSameRowHoweverItComes) {
+  const std::string dir = test::TempDir();
+  TrainerOptions options = OptionsOf(Kinds()[0]);
+  options.save_dir = dir + "/model";
+  options.limit_train_batches = 8;
+  HOTROW_ASSERT_OK(Train(Kinds()[0], options, absl::StrCat("table:", WriteLog(dir, false))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open({.model = options.save_dir}));
+  ASSERT_NE(scorer->vocabulary(), nullptr);
+  const auto by_key = [&](uint64_t item) {
+    const std::vector<uint64_t> keys = {3, 4, item, 7, 2, 11};
+    const std::vector<int64_t> ends = {0, 1, 2, 3, 4, 5, 6};
+    const std::vector<float> dense = {1, 2};
+    std::vector<float> logit(1, -1);
+    HOTROW_EXPECT_OK(scorer->Score({.sparse = {1, keys, ends, {}}, .dense = dense}, logit));
+    return logit[0];
+  };
+  const KeptKeys& kept = scorer->vocabulary()->tables().at(0);
+  const float unknown = by_key(kept.unknown_key());
+  EXPECT_EQ(by_key(0x123456789), unknown);
+  EXPECT_NE(by_key(kept.keys()[0]), unknown);
+
+  std::vector<std::string> lines = TheLog().TestLines(scorer->line_columns());
+  lines.resize(3);
+  std::vector<float> whole(3), found(3);
+  HOTROW_ASSERT_OK(scorer->ScoreLines(Views(lines), whole));
+  for (const char* const end : {"\n", "\r\n", "\r"}) {
+    std::vector<std::string> ended = lines;
+    for (std::string& line : ended) line += end;
+    HOTROW_ASSERT_OK(scorer->ScoreLines(Views(ended), found));
+    ExpectSameBits(found, whole);
+  }
+  const auto error = [&](const std::string& line) {
+    std::vector<std::string> with = {lines[0], line, lines[2]};
+    return std::string(scorer->ScoreLines(Views(with), found).message());
+  };
+  EXPECT_THAT(error(lines[1] + "\n\n"), HasSubstr("line 2: a line break at byte"));
+  EXPECT_THAT(error(lines[1] + "\n" + lines[1]), HasSubstr("give each line as one text"));
+  EXPECT_THAT(error(absl::StrJoin(scorer->line_columns(), ",")), HasSubstr("names of the columns"));
+  EXPECT_THAT(error(""), HasSubstr("line 2: 1 column, expected 7"));
+  // A file: each line has its score, or the file an error.
+  const auto scores_of = [&](const std::string& text, int32_t threads) {
+    std::ofstream(dir + "/lines.csv") << absl::StrJoin(scorer->line_columns(), ",") << "\n" << text;
+    return ScoresOf(*scorer, dir + "/lines.csv", threads);
+  };
+  for (const int32_t threads : {1, 2}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto file,
+                                scores_of(absl::StrJoin(lines, "\n") + "\n\n\n", threads));
+    ExpectSameBits(file, whole);
+    EXPECT_THAT(scores_of(absl::StrCat(lines[0], "\n\n", lines[1], "\n"), threads),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("lines.csv:3: a blank line"), HasSubstr("remove it"))));
+  }
 }
 
 // Public logs, if they are there (tests/models/real_data_test.cc).

@@ -389,6 +389,31 @@ TEST(TrainerDeltasTest, OtherFormsServe) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another --delta_rows")));
 }
 
+// A directory that is there and empty, as a mounted volume is, through a link. Then a run does not
+// go on behind a link of its chain that nobody can read.
+TEST(TrainerDeltasTest, AnEmptyDirectoryIsBegunAndADamagedLinkIsNamed) {
+  const std::string dir = test::TempDir();
+  std::filesystem::create_directories(dir + "/volume");
+  std::filesystem::create_directory_symlink(dir + "/volume", dir + "/chain");
+  TrainerOptions options = Options(dir);
+  options.resume = true;
+  HOTROW_ASSERT_OK(Train(options, 1));
+  ExpectChainIsTheEnd(dir);
+  EXPECT_TRUE(std::filesystem::is_symlink(dir + "/chain"));
+  // A model that is written through a link, too.
+  std::filesystem::create_directory_symlink("linked", dir + "/link");
+  HOTROW_ASSERT_OK(ApplyChain({.chain = dir + "/chain", .dir = dir + "/link"}));
+  EXPECT_TRUE(std::filesystem::exists(dir + "/linked/manifest.json"));
+
+  const std::string rows = dir + "/chain/delta-00000001/rows-00000-of-00001";
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFileToString(PosixEnv(), rows));
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), rows, bytes));
+  options.epochs += 1;
+  EXPECT_THAT(Train(options, 1), StatusIs(absl::StatusCode::kDataLoss,
+                                          AllOf(HasSubstr("--delta_dir"), HasSubstr(rows))));
+}
+
 TEST(TrainerDeltasTest, AChainOfAnotherRunIsRefused) {
   const std::string dir = test::TempDir();
   HOTROW_ASSERT_OK(Train(Options(dir), 1));

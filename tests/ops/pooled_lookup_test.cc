@@ -137,6 +137,25 @@ TEST(PooledLookupTest, AddsInLookupOrder) {
   BindData(p);
   HOTROW_ASSERT_OK(RunLookup(p));
   EXPECT_EQ(p.data[0][0], want);
+  // The same bag in two parts.
+  std::vector<const std::byte*> rows;
+  for (const auto& row : p.rows) rows.push_back(reinterpret_cast<const std::byte*>(row.data()));
+  float sum = 7;
+  JaggedFeature feature = {.dim = 1, .data = &sum, .stride = 1};
+  const auto add = [&](int64_t begin, int64_t end) {
+    const int64_t offsets[] = {0, end - begin};
+    return PooledLookup({}, {.features = {&feature, 1},
+                             .batch_size = 1,
+                             .offsets = offsets,
+                             .inverse = p.inverse.data() + begin,
+                             .rows = rows.data(),
+                             .adds = begin > 0});
+  };
+  HOTROW_ASSERT_OK(add(0, 5));
+  HOTROW_ASSERT_OK(add(5, 11));
+  EXPECT_EQ(sum, want);
+  feature.pooling = Pooling::kMean;
+  EXPECT_THAT(add(5, 11), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kSum")));
 }
 
 TEST(PooledLookupTest, SameBitsOnAnyPool) {

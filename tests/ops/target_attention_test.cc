@@ -76,6 +76,36 @@ TEST(TargetAttentionTest, HandWorkedNumbers) {
   EXPECT_EQ(dtarget, (std::vector<float>{14, 22, 0, 0, 19, 23}));
 }
 
+// One history for three targets, as rows that are there once and as copies.
+TEST(TargetAttentionTest, SharedRowsAreThoseOfEachSample) {
+  const std::vector<int64_t> offsets = {0, 2, 4, 6};
+  std::vector<float> copies;
+  for (int i = 0; i < 3; ++i) copies.insert(copies.end(), kRows.begin(), kRows.begin() + 4);
+  const std::vector<float> weights = {2, 10, 3, 4, 5, 6};
+  std::vector<float> results[2];
+  for (const bool shared : {false, true}) {
+    const JaggedRows rows = {.batch_size = 3,
+                             .dim = 2,
+                             .rows = shared ? kRows.data() : copies.data(),
+                             .offsets = offsets.data(),
+                             .shared = shared};
+    std::vector<float>& out = results[shared ? 1 : 0];
+    out.assign(48 + 6 + 6, -1.0f);
+    HOTROW_ASSERT_OK(TargetPairs(
+        {}, {.rows = rows, .target = kTarget.data(), .target_stride = 3, .pairs = out.data()}));
+    WeightedRowSumArgs sum = {
+        .rows = rows, .weights = weights.data(), .output = out.data() + 48, .output_stride = 2};
+    HOTROW_ASSERT_OK(WeightedRowSum({}, sum));
+    sum.weights = nullptr;
+    sum.output += 6;
+    HOTROW_ASSERT_OK(WeightedRowSum({}, sum));
+    if (!shared) continue;
+    EXPECT_THAT(RowSumGrad({}, {.rows = rows, .output_gradient = out.data()}),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shared")));
+  }
+  EXPECT_EQ(results[1], results[0]);
+}
+
 TEST(TargetAttentionTest, ErrorsNameTheFieldAndTheLimit) {
   const auto expect_error = [](const absl::Status& status, const char* text) {
     EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));

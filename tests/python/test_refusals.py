@@ -220,7 +220,7 @@ class RefusalsTest(unittest.TestCase):
         """The rule: an int32 is a key that is not negative."""
         words = np.array([-5, 7], dtype=np.int32)
         items = np.array([1, 2])
-        with self.assertRaisesRegex(ValueError, "key -5 is a negative int32.*int64.*uint64"):
+        with self.assertRaisesRegex(ValueError, "is -5: ids of 32 bits must not be negative.*int64.*uint64"):
             self.tables.evaluate({"items": items, "users": words})
         keys = np.array([2**64 - 5, 2**32 - 5, 7], dtype=np.uint64)
         self.tables.write_rows("users", keys, np.array([[0, 0], [1, 1], [2, 2]]))

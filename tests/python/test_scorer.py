@@ -163,6 +163,9 @@ class ScorerTest(unittest.TestCase):
             scorer = self.open(model)
             expected = scorer.score_lines(samples.lines())
             self.assertGreater(np.ptp(expected), 0.01)
+            # As `for line in open(path)` gives them.
+            ended = [line + "\n" for line in samples.lines()]
+            self.assert_same_bits(scorer.score_lines(ended), expected)
             dense = samples.dense()
             for dtype in (np.int64, np.uint64, np.int32):
                 self.assert_same_bits(scorer.score(samples.ids(dtype), dense), expected)
@@ -283,6 +286,12 @@ class ScorerTest(unittest.TestCase):
              lambda: scorer.score(ids, dense, out=np.empty(300, np.float32)[:, None][:3])),
             (TypeError, "out: is float64", lambda: scorer.score(ids, dense, out=np.empty((300, 1)))),
             (TypeError, "batch: is list", lambda: scorer.score([1], dense)),
+            (ValueError, r"'?words'?.*sample 1: 5 values, at most 4", lambda: self.open("din").score(
+                {"user": [1, 2], "item": [1, 2], "words": [[1], [1, 2, 3, 4, 5]]}, two)),
+            (ValueError, r"values\[1\] is -1: ids of 32 bits must not be negative", lambda:
+             scorer.score({**ids, "user": np.array([1, -1] * 150, np.int32)}, dense)),
+            (ValueError, "names of the columns",
+             lambda: scorer.score_lines([",".join(scorer.line_columns)])),
             (TypeError, "one line", lambda: scorer.score_lines(lines[0])),
             (TypeError, r"lines\[1\]: is 5", lambda: scorer.score_lines([lines[0], 5])),
             (ValueError, "line 2: .*expected 5", lambda: scorer.score_lines([lines[0], "1,2"])),

@@ -44,15 +44,14 @@ class Reservation {
 
 }  // namespace
 
-HttpExchange::HttpExchange(HttpShared* shared, HttpStream* stream, std::function<void()> read)
-    : shared_(*shared), stream_(*stream), read_(std::move(read)) {
+HttpExchange::HttpExchange(HttpShared* shared, HttpStream* stream, std::function<void()> read,
+                           bool only_probes)
+    : shared_(*shared), stream_(*stream), read_(std::move(read)), only_probes_(only_probes) {
   // What the header Keep-Alive says; the times are the stream's.
   set_keep_alive_timeout(shared->options.idle_ms / 1000);
   set_keep_alive_max_count(kRequestsSaid);
   set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
     if (std::optional<HttpReply> refusal = Refuse(request); refusal.has_value()) {
-      unread_ = true;
-      shared_.counts->unparsed.Add(1);
       Fill(*std::move(refusal), &response);
       return HandlerResponse::Handled;
     }
@@ -67,8 +66,6 @@ HttpExchange::HttpExchange(HttpShared* shared, HttpStream* stream, std::function
       [this](const httplib::Request& request, httplib::Response& response) {
         std::optional<HttpReply> refusal = Refuse(request);
         if (!refusal.has_value()) return 100;
-        unread_ = true;
-        shared_.counts->unparsed.Add(1);
         Fill(*std::move(refusal), &response);
         return response.status;
       });
@@ -97,8 +94,8 @@ bool HttpExchange::Serve() {
   unread_ = false;
   path_.clear();
   bool asked_to_close = false;
-  const bool closes = shared_.stopping.load(std::memory_order_relaxed);
-  const bool done = process_request(stream_, closes, asked_to_close, [this](httplib::Request& r) {
+  closes_ = only_probes_ || shared_.draining || shared_.stopping;
+  const bool done = process_request(stream_, closes_, asked_to_close, [this](httplib::Request& r) {
     path_ = std::move(r.path);
     r.path.assign(1, kOnlyPath[0]);
     r.ranges.clear();
@@ -113,10 +110,32 @@ bool HttpExchange::Serve() {
     stream_.write(kHeadTooLong.data(), kHeadTooLong.size());
   }
   if (!stream_.Flush() || !done) return false;
-  return !closes && !asked_to_close && !unread_;
+  return !closes_ && !asked_to_close && !unread_;
+}
+
+bool HttpExchange::IsProbe(const httplib::Request& request) const {
+  const std::vector<std::string>& paths = shared_.options.probe_paths;
+  return (request.method == "GET" || request.method == "HEAD") &&
+         std::find(paths.begin(), paths.end(), path_) != paths.end();
 }
 
 std::optional<HttpReply> HttpExchange::Refuse(const httplib::Request& request) {
+  if (only_probes_ && !IsProbe(request)) {
+    unread_ = true;
+    shared_.counts->refused.Add(1);
+    HttpReply reply =
+        ErrorReply(503, "all places for connections are taken by requests; try again later");
+    reply.headers = {{"Retry-After", "1"}};
+    return reply;
+  }
+  std::optional<HttpReply> reply = CheckHead(request);
+  if (!reply.has_value()) return reply;
+  unread_ = true;
+  shared_.counts->unparsed.Add(1);
+  return reply;
+}
+
+std::optional<HttpReply> HttpExchange::CheckHead(const httplib::Request& request) const {
   if (path_.size() > kPathBytesMax) {
     return ErrorReply(
         414, absl::StrCat("a path of ", path_.size(), " bytes; the longest is ", kPathBytesMax));
@@ -235,7 +254,10 @@ void HttpExchange::Fill(HttpReply reply, httplib::Response* response) {
   response->headers.erase("Content-Type");
   response->set_header("Content-Type", reply.content_type);
   for (const auto& [name, value] : reply.headers) response->set_header(name, value);
-  if (unread_) response->set_header("Connection", "close");
+  if (!closes_ && (unread_ || shared_.draining || shared_.stopping)) {
+    closes_ = true;
+    response->set_header("Connection", "close");
+  }
   response->body = std::move(reply.body);
 }
 

@@ -21,6 +21,7 @@ struct HttpShared {
   HttpServer::Handler handler;
   ConnectionCounts* counts = nullptr;
   std::atomic<int64_t> bodies_bytes{0};
+  std::atomic<bool> draining{false};  // each reply is the last of its connection
   std::atomic<bool> stopping{false};
 };
 
@@ -34,7 +35,9 @@ inline constexpr int64_t kHeadBytesMax = 16 << 10;
 class HttpExchange : private httplib::Server {
  public:
   // Both outlive this. read: called when all of a request is there, before the handler is.
-  HttpExchange(HttpShared* shared, HttpStream* stream, std::function<void()> read);
+  // only_probes: other requests than those of probe_paths get 503, and each is the last.
+  HttpExchange(HttpShared* shared, HttpStream* stream, std::function<void()> read,
+               bool only_probes);
 
   // One request, whose first byte is there. False: the connection is to be closed; unread() tells
   // whether there are bytes of a request that was refused.
@@ -42,8 +45,10 @@ class HttpExchange : private httplib::Server {
   bool unread() const { return unread_; }
 
  private:
-  // Before the body is read: an answer to a request that is refused for its head.
+  // Before the body is read: an answer to a request that is refused for its head, and counted.
   std::optional<HttpReply> Refuse(const httplib::Request& request);
+  std::optional<HttpReply> CheckHead(const httplib::Request& request) const;
+  bool IsProbe(const httplib::Request& request) const;
   // Calls the handler.
   void Answer(const httplib::Request& request, std::string body, httplib::Response* response);
   void ReadAndAnswer(const httplib::Request& request, httplib::Response* response,
@@ -55,6 +60,8 @@ class HttpExchange : private httplib::Server {
   HttpShared& shared_;
   HttpStream& stream_;
   const std::function<void()> read_;
+  const bool only_probes_;
+  bool closes_ = false;  // behind the present request
   std::string path_;     // of the present request, once its head is read
   bool unread_ = false;  // what follows in the stream is no request
 };

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,9 +15,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <list>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -38,9 +42,18 @@ using internal::HttpStream;
 
 constexpr int kBacklog = 1024;
 // How long new clients wait after the system had no descriptor for one.
-constexpr int kPauseMillis = 100;
-// How long a new client waits for the place of an old one.
-constexpr std::chrono::milliseconds kPlaceWait(1000);
+constexpr int kPauseMillis = 10;
+// Connections that may be there beside those that have a place: to hear whether they are probes,
+// and closed for others but not ended yet.
+constexpr int32_t kProbePlaces = 16;
+constexpr int32_t kEvictedMax = 32;
+// How long a client may take to begin a probe, and those that were closed for others to end.
+constexpr int64_t kProbeMillis = 200;
+constexpr std::chrono::milliseconds kEvictedWait(20);
+// Descriptors that are left for all else, a model that is read beside the served one included.
+constexpr int64_t kDescriptorsKept = 64;
+constexpr int64_t kDescriptorsKeptShare = 16;  // and one of so many
+constexpr int64_t kTellEveryNanos = 60'000'000'000;
 constexpr std::string_view kNoPlace =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
     "Connection: close\r\n\r\n";
@@ -62,20 +75,53 @@ std::pair<std::string, int> RemoteOf(int fd) {
   return {text.data(), ntohs(v6.sin6_port)};
 }
 
+// How many connections fit into the descriptors that the process has left.
+int64_t DescriptorPlaces(int64_t connections_max) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return connections_max;
+  }
+  const auto all = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+  std::error_code error;
+  const std::filesystem::directory_iterator open("/proc/self/fd", error);
+  const int64_t used = error ? kDescriptorsKept : std::distance(begin(open), end(open));
+  const int64_t left =
+      all - used - kProbePlaces - kEvictedMax - kDescriptorsKept - all / kDescriptorsKeptShare;
+  return std::clamp<int64_t>(left, 1, connections_max);
+}
+
 // The connections, which outlive the server until their threads have ended.
 class Connections : public HttpShared {
  public:
-  // Takes the socket over. Waits a while for a place if there is none.
+  // options are there.
+  void Begin() {
+    places_ = DescriptorPlaces(options.connections_max);
+    if (places_ == options.connections_max) return;
+    Tell(absl::StrCat("places for ", places_, " connections instead of ", options.connections_max,
+                      ": the process may have no more descriptors (ulimit -n)"));
+  }
+
+  // Takes the socket over. Nobody waits for long: all clients wait for the caller.
   void Serve(Descriptor socket, const std::shared_ptr<Connections>& self) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (std::ssize(open_) >= options.connections_max && !MakeRoom(&lock)) {
+    const bool only_probes = taken_ >= places_ && !Evict(/*only_probes=*/false);
+    const bool has_place = !only_probes || probes_ < kProbePlaces || Evict(/*only_probes=*/true);
+    const auto few_evicted = [&] { return std::ssize(open_) - taken_ - probes_ <= kEvictedMax; };
+    if (!has_place || !closed_.wait_for(lock, kEvictedWait, few_evicted)) {
       lock.unlock();
       Refuse(socket.get());
       return;
     }
-    const auto place =
-        open_.insert(open_.end(), {.socket = std::move(socket), .since_ns = NowNanos()});
+    const auto place = open_.insert(
+        open_.end(),
+        {.socket = std::move(socket), .since_ns = NowNanos(), .only_probes = only_probes});
+    ++(only_probes ? probes_ : taken_);
+    const bool tells = only_probes && IsTimeToTell();
     lock.unlock();
+    if (tells) {
+      Tell(absl::StrCat("requests have all ", places_,
+                        " places for connections; others than probes get 503"));
+    }
     counts->accepted.Add(1);
     counts->open.fetch_add(1, std::memory_order_relaxed);
     absl::StatusOr<std::thread> thread =
@@ -86,6 +132,17 @@ class Connections : public HttpShared {
     }
     Refuse(place->socket.get());
     Close(place);
+  }
+
+  // The system has no descriptor for a new client.
+  void FreeDescriptor() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Evict(/*only_probes=*/false);
+    if (!IsTimeToTell()) return;
+    lock.unlock();
+    Tell(
+        "no descriptor is left for a new connection; raise the limit (ulimit -n), or lower "
+        "--max_connections");
   }
 
   // Ends what waits for a first byte; with `all` whatever is open.
@@ -109,8 +166,9 @@ class Connections : public HttpShared {
   struct Connection {
     Descriptor socket;
     Phase phase = Phase::kIdle;
-    int64_t since_ns = 0;  // it has waited for bytes
-    bool evicted = false;  // shut down for another
+    int64_t since_ns = 0;      // it has waited for bytes
+    bool only_probes = false;  // it came when requests had all places
+    bool evicted = false;      // shut down for another, which has its place
   };
   using Place = std::list<Connection>::iterator;
 
@@ -120,20 +178,40 @@ class Connections : public HttpShared {
         ::send(fd, kNoPlace.data(), kNoPlace.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  // Ends the connection that waits for bytes longest. False: none does, or it did not end in time.
-  bool MakeRoom(std::unique_lock<std::mutex>* lock) {
+  void Tell(const std::string& line) const {
+    if (options.log) options.log(line);
+  }
+  // Under the lock.
+  bool IsTimeToTell() {
+    const int64_t now_ns = NowNanos();
+    if (told_ns_ != 0 && now_ns - told_ns_ < kTellEveryNanos) return false;
+    told_ns_ = now_ns;
+    return true;
+  }
+
+  // Under the lock: ends the connection of a kind that waits for bytes longest, rather one between
+  // requests than one within. False: none waits.
+  bool Evict(bool only_probes) {
     Place longest = open_.end();
     for (Place at = open_.begin(); at != open_.end(); ++at) {
-      if (at->phase == Phase::kHandling || at->evicted) continue;
-      if (longest == open_.end() || at->since_ns < longest->since_ns) longest = at;
+      if (at->phase == Phase::kHandling || at->evicted || at->only_probes != only_probes) continue;
+      if (longest == open_.end() ||
+          std::pair(at->phase, at->since_ns) < std::pair(longest->phase, longest->since_ns)) {
+        longest = at;
+      }
     }
-    if (longest != open_.end()) {
-      longest->evicted = true;
-      ::shutdown(longest->socket.get(), SHUT_RDWR);
-      counts->evicted.Add(1);
-    }
-    return closed_.wait_for(*lock, kPlaceWait,
-                            [&] { return std::ssize(open_) < options.connections_max; });
+    if (longest == open_.end()) return false;
+    longest->evicted = true;
+    ::shutdown(longest->socket.get(), SHUT_RDWR);
+    counts->evicted.Add(1);
+    GiveBack(*longest);
+    return true;
+  }
+
+  // Under the lock.
+  void GiveBack(const Connection& connection) {
+    --(connection.only_probes ? probes_ : taken_);
+    counts->open.fetch_sub(1, std::memory_order_relaxed);
   }
 
   void Enter(Place place, Phase phase) {
@@ -144,8 +222,8 @@ class Connections : public HttpShared {
   }
 
   void Close(Place place) {
-    counts->open.fetch_sub(1, std::memory_order_relaxed);
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (!place->evicted) GiveBack(*place);
     open_.erase(place);
     closed_.notify_all();
   }
@@ -157,16 +235,22 @@ class Connections : public HttpShared {
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     auto [ip, port] = RemoteOf(fd);
     HttpStream stream(fd, std::move(ip), port, options.transfer_ms);
-    HttpExchange exchange(this, &stream, [this, place] { Enter(place, Phase::kHandling); });
+    const bool only_probes = place->only_probes;
+    HttpExchange exchange(
+        this, &stream, [this, place] { Enter(place, Phase::kHandling); }, only_probes);
     // The first request is expected at once.
-    int64_t idle_ms = std::min(options.idle_ms, options.transfer_ms);
+    int64_t idle_ms = only_probes ? kProbeMillis : std::min(options.idle_ms, options.transfer_ms);
     bool open = true;
-    while (open && !stopping && stream.AwaitRequest(idle_ms, internal::kHeadBytesMax)) {
+    bool asked = false;
+    // Once it stops, what is there already is answered.
+    while (open && stream.AwaitRequest(stopping ? 0 : idle_ms, internal::kHeadBytesMax)) {
+      asked = true;
       Enter(place, Phase::kReading);
       open = exchange.Serve();
       Enter(place, Phase::kIdle);
       idle_ms = options.idle_ms;
     }
+    if (only_probes && !asked) Refuse(fd);
     if (exchange.unread()) stream.Linger();
     Close(place);
   }
@@ -174,6 +258,11 @@ class Connections : public HttpShared {
   std::mutex mutex_;
   std::condition_variable closed_;
   std::list<Connection> open_;
+  // Of these without the evicted ones.
+  int64_t taken_ = 0;
+  int64_t probes_ = 0;
+  int64_t places_ = 1;
+  int64_t told_ns_ = 0;  // when the log had a word last; 0: never
 };
 
 class TcpHttpServer : public HttpServer {
@@ -192,13 +281,15 @@ class TcpHttpServer : public HttpServer {
 
   int32_t port() const override { return port_; }
 
+  void Drain() override { connections_->draining = true; }
+
   void Stop(int64_t grace_ms) override {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
     if (!thread_.joinable()) return;
-    connections_->stopping = true;
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t put = ::write(wake_.get(), &one, sizeof(one));
     thread_.join();
+    connections_->stopping = true;
     listener_ = Descriptor();
     connections_->Shut(/*all=*/false);
     if (connections_->AwaitNone(grace_ms)) return;
@@ -216,15 +307,24 @@ class TcpHttpServer : public HttpServer {
       const int ready = ::poll(polled.data(), polled.size(), pauses ? kPauseMillis : -1);
       pauses = false;
       if (ready < 0 && errno != EINTR) return;
-      if (ready > 0 && polled[0].revents != 0) return;
-      if (ready <= 0 || polled[1].revents == 0) continue;
-      Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (socket.get() >= 0) {
-        connections_->Serve(std::move(socket), connections_);
-      } else {
-        pauses = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      const bool ends = ready > 0 && polled[0].revents != 0;
+      if (ready > 0 && polled[1].revents != 0) {
+        int error = AcceptOne();
+        // At the end all that have come before it.
+        for (int i = 0; ends && error == 0 && i < kBacklog; ++i) error = AcceptOne();
+        pauses = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+        if (pauses) connections_->FreeDescriptor();
       }
+      if (ends) return;
     }
+  }
+
+  // Returns 0, or the system's error.
+  int AcceptOne() {
+    const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return errno;
+    connections_->Serve(Descriptor(fd), connections_);
+    return 0;
   }
 
   const int32_t port_;
@@ -250,6 +350,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   connections->options = options;
   connections->handler = std::move(handler);
   connections->counts = counts;
+  connections->Begin();
   auto out = std::make_unique<TcpHttpServer>(std::move(listener), std::move(wake), connections);
   HOTROW_RETURN_IF_ERROR(out->StartAccepting());
   return out;

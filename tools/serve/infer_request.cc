@@ -334,8 +334,13 @@ absl::Status ReadInput(const Json& json, int64_t position, std::string_view* bin
       std::find_if(std::begin(kTensorTypeWords), std::end(kTensorTypeWords),
                    [&](const EnumWord<TensorType>& w) { return w.name == datatype; });
   if (word == std::end(kTensorTypeWords)) {
+    const bool is_float = datatype == "FP16" || datatype == "BF16" || datatype == "FP64";
+    const bool is_integer = datatype.starts_with("UINT") || datatype.starts_with("INT");
     return Wrong(text, ": datatype ", QuoteForMessage(datatype),
-                 ", expected INT32, INT64, UINT64, FP32 or BYTES");
+                 ", expected INT32, INT64, UINT64, FP32 or BYTES",
+                 is_float     ? "; send its numbers as FP32"
+                 : is_integer ? "; send its numbers as INT64"
+                              : "");
   }
   tensor->type = word->value;
   HOTROW_ASSIGN_OR_RETURN(tensor->shape, ParseShape(json, text));

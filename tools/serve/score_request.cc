@@ -74,6 +74,20 @@ absl::Status CheckSamples(const InputTensor& tensor, int64_t samples, int64_t sa
                " in a request");
 }
 
+// A negative key of 32 bits is two keys (embedding/jagged_batch.h), so it is none.
+absl::Status CheckNarrowKeys(const InputTensor& tensor) {
+  if (tensor.type != TensorType::kInt32) return absl::OkStatus();
+  const auto bad = std::ranges::find_if(tensor.integers,
+                                        [](uint64_t key) { return static_cast<int64_t>(key) < 0; });
+  if (bad == tensor.integers.end()) return absl::OkStatus();
+  return Wrong("tensor ", QuoteForMessage(tensor.name), ", position ",
+               PositionText(bad - tensor.integers.begin(), tensor.shape), ": ",
+               static_cast<int64_t>(*bad),
+               ": keys of INT32 must not be negative; give it as INT64, or where the model was "
+               "trained on its 32 bits without sign (criteo-npy) as UINT64, ",
+               static_cast<uint32_t>(*bad));
+}
+
 // A feature of the request: its values, and the lengths of its bags where they are not all equal.
 struct Feature {
   InputTensor* values = nullptr;
@@ -99,6 +113,7 @@ absl::StatusOr<Feature> TakeFeature(const std::string& name, Tensors* tensors,
   const std::vector<int64_t>& shape = out.values->shape;
   HOTROW_RETURN_IF_ERROR(
       CheckType(*out.values, IsInteger(out.values->type), "INT64, UINT64 or INT32"));
+  HOTROW_RETURN_IF_ERROR(CheckNarrowKeys(*out.values));
   if (out.lengths == nullptr) {
     if (shape.size() > 2) {
       return Wrong("tensor ", QuoteForMessage(name), ": shape ", ShapeText(shape),
@@ -165,13 +180,6 @@ absl::StatusOr<ScoreRequest> LinesRequest(InputTensor* lines, const ModelSignatu
                  ", expected [lines] or [lines, 1]");
   }
   HOTROW_RETURN_IF_ERROR(CheckSamples(*lines, shape[0], samples_max));
-  for (size_t i = 0; i < lines->texts.size(); ++i) {
-    const size_t at = lines->texts[i].find_first_of(std::string_view("\n\r\0", 3));
-    if (at == std::string::npos) continue;
-    return Wrong("tensor ", QuoteForMessage(lines->name), ", position ",
-                 PositionText(static_cast<int64_t>(i), shape), ": byte ", at,
-                 " is a line break or zero; give each line as one element, without its end");
-  }
   return ScoreRequest{
       .kind = ScoreKind::kLines, .num_samples = shape[0], .lines = std::move(lines->texts)};
 }
@@ -341,6 +349,8 @@ namespace {
 absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs, int64_t samples,
                            std::span<float> logits) {
   const ScoreRequest& first = jobs[0]->request;
+  ScoreDeadline deadline = ScoreDeadline::min();
+  for (const ScoreJob* const job : jobs) deadline = std::max(deadline, job->deadline);
   switch (first.kind) {
     case ScoreKind::kCandidates:
       return scorer.ScoreCandidates({.num_candidates = first.num_samples,
@@ -350,20 +360,21 @@ absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs
                                      .user_dense_columns = first.user_dense_columns,
                                      .user_dense = first.user_dense,
                                      .candidate_dense = first.dense},
-                                    logits);
+                                    logits, nullptr, deadline);
     case ScoreKind::kLines: {
       std::vector<std::string_view> lines;
       lines.reserve(static_cast<size_t>(samples));
       for (const ScoreJob* const job : jobs) {
         lines.insert(lines.end(), job->request.lines.begin(), job->request.lines.end());
       }
-      return scorer.ScoreLines(lines, logits);
+      return scorer.ScoreLines(lines, logits, nullptr, deadline);
     }
     case ScoreKind::kSamples:
       break;
   }
   if (jobs.size() == 1) {
-    return scorer.Score({.sparse = first.bags.view(), .dense = first.dense}, logits);
+    return scorer.Score({.sparse = first.bags.view(), .dense = first.dense}, logits, nullptr,
+                        deadline);
   }
   // Feature-major: of each feature the bags of all requests, one after the other.
   const auto num_features = static_cast<int64_t>(scorer.feature_names().size());
@@ -387,7 +398,7 @@ absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs
   for (const ScoreJob* const job : jobs) {
     dense.insert(dense.end(), job->request.dense.begin(), job->request.dense.end());
   }
-  return scorer.Score({.sparse = bags.view(), .dense = dense}, logits);
+  return scorer.Score({.sparse = bags.view(), .dense = dense}, logits, nullptr, deadline);
 }
 
 }  // namespace

@@ -76,6 +76,7 @@ absl::StatusOr<ScoreRequest> MakeScoreRequest(InferRequest* request,
 struct ScoreJob {
   ScoreRequest request;
   std::shared_ptr<const ModelSignature> signature;  // that it was checked against
+  ScoreDeadline deadline = kNoDeadline;             // nobody wants the scores later
   // The answer.
   absl::Status status;
   std::vector<float> logits;  // [num_samples, T]
@@ -85,7 +86,8 @@ struct ScoreJob {
 
 // Scores jobs of one kind in one call of the Scorer, so that the bits are those of the joined batch
 // in the order of `jobs`. Where that fails each is scored alone, so that a request fails by its own
-// fault only. kCandidates come alone. Answers Aborted to a job whose signature is another one than
+// fault only. Scoring ends between passes when the time of all of them is over. kCandidates come
+// alone. Answers Aborted to a job whose signature is another one than
 // the scorer's.
 void ScoreJobs(const Scorer& scorer, const ModelSignature& signature,
                std::span<ScoreJob* const> jobs);

@@ -1,6 +1,7 @@
 #include "tools/serve/service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <new>
 #include <thread>
@@ -267,6 +268,9 @@ HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, 
   const int64_t own_us = infer.timeout_us;
   int64_t timeout_ns = options_.timeout_ms * kNanosPerMilli;
   if (own_us > 0 && own_us < timeout_ns / kNanosPerMicro) timeout_ns = own_us * kNanosPerMicro;
+  // A batch may go on for the time of another request in it, but not for one that nobody awaits.
+  job->deadline = std::chrono::steady_clock::now() +
+                  std::chrono::nanoseconds(request.begin_ns + timeout_ns - NowNanos());
   Batcher::Times times;
   const absl::Status status = batcher_->Score(job, request.begin_ns + timeout_ns, &times);
   account->times.queue_ns = times.queue_ns;

@@ -125,6 +125,13 @@ bool GraphModel::reads_rows() const {
          std::all_of(plan_->with_embeddings.begin(), plan_->with_embeddings.end(), takes) && any;
 }
 
+bool GraphModel::reads_shared_rows() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const GraphNode& node) {
+    return node.layer == nullptr || !node.layer->traits().sequences ||
+           node.layer->traits().shared_rows;
+  });
+}
+
 absl::StatusOr<std::string> GraphModel::ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, Device::kCpu));
   std::vector<std::string> values;  // of each node

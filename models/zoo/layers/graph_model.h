@@ -45,6 +45,7 @@ class GraphModel : public CtrModel {
   int32_t num_tasks() const override { return num_tasks_; }
   std::vector<int32_t> unpooled_features() const override { return unpooled_features_; }
   bool reads_rows() const override;
+  bool reads_shared_rows() const override;
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;

@@ -54,6 +54,7 @@ struct LayerTraits {
   bool strided_fields = false;  // takes inputs that are not packed
   bool reads_rows = false;      // its last input may be TensorView::rows
   bool sequences = false;       // reads sequences, which have gradients
+  bool shared_rows = false;     // and knows Sequence::shared
   // The last phase that reads the inputs, and the last one that reads the gradient of the output.
   LayerPhase inputs_until = LayerPhase::kForward;
   LayerPhase gradient_until = LayerPhase::kBackwardInputs;

@@ -20,7 +20,8 @@ JaggedRows RowsOn(const ExecContext& ctx, const Sequence& sequence, int64_t batc
   return {.batch_size = batch_size,
           .dim = dim,
           .rows = sequence.rows,
-          .offsets = sequence.OffsetsOn(ctx.device)};
+          .offsets = sequence.OffsetsOn(ctx.device),
+          .shared = sequence.shared};
 }
 
 // The sum of vectors [B, L, D] over the rows that there are: [B, D]. What lies behind them may be
@@ -36,7 +37,9 @@ class SequenceSumLayer : public Layer {
  public:
   SequenceSumLayer(int32_t sequence, int32_t dim) : sequence_(sequence), dim_(dim) {}
   TensorShape output() const override { return {1, dim_}; }
-  LayerTraits traits() const override { return {.on_gpu = true, .sequences = true}; }
+  LayerTraits traits() const override {
+    return {.on_gpu = true, .sequences = true, .shared_rows = true};
+  }
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
     const OnnxSequence& sequence = onnx.sequences[static_cast<size_t>(sequence_)];
     return AddOnnxRowSum(*onnx.graph, onnx.name, sequence.rows, sequence.mask);
@@ -89,6 +92,7 @@ absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> TargetAttentionLayer::Crea
 LayerTraits TargetAttentionLayer::traits() const {
   return {.on_gpu = true,
           .sequences = true,
+          .shared_rows = true,
           .inputs_until = LayerPhase::kBackwardInputs,
           .gradient_until = LayerPhase::kBackwardInputs};
 }

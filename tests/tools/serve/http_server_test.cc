@@ -323,6 +323,59 @@ TEST(HttpServerTest, PlacesOfRequestsAreNotTaken) {
   HOTROW_EXPECT_OK(second.Receive());
 }
 
+// Requests have all places: probes are answered all the same, and nobody waits for a second.
+TEST(HttpServerTest, ProbesHavePlacesOfTheirOwn) {
+  Gate gate;
+  std::mutex told_mutex;
+  std::string told;
+  const Served served({.connections_max = 1,
+                       .probe_paths = {"/live"},
+                       .log =
+                           [&](std::string_view line) {
+                             const std::lock_guard<std::mutex> lock(told_mutex);
+                             told += line;
+                           }},
+                      [&](const HttpRequest& request) {
+                        return request.path == "/live" ? Echo(request) : gate.Pass(request);
+                      });
+  HttpClient busy = served.Connect();
+  HOTROW_ASSERT_OK(busy.Send("GET /1 HTTP/1.1\r\n\r\n"));
+  gate.AwaitInside(1);
+  const int64_t begin = NowNanos();
+  std::vector<HttpClient> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(served.Connect());
+  for (int i = 0; i < 5; ++i) {
+    const std::string live = served.Ask("GET /live HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(live, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("Connection: close")));
+  }
+  EXPECT_THAT(served.Ask(Post("x")),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: 1"), HasSubstr("places")));
+  EXPECT_THAT(NowNanos() - begin, Lt(10'000 * kMilli));  // it was a second for each client
+  {
+    const std::lock_guard<std::mutex> lock(told_mutex);
+    EXPECT_THAT(told, HasSubstr("requests have all 1 places"));
+  }
+  gate.Open();
+  HOTROW_EXPECT_OK(busy.Receive());
+}
+
+// Each reply says that it is the last, and requests that came before the end are answered.
+TEST(HttpServerTest, DrainingEndsConnectionsWithAReply) {
+  Gate gate;
+  const Served served({}, [&](const HttpRequest& request) { return gate.Pass(request); });
+  HttpClient busy = served.Connect(), kept = served.Connect();
+  HOTROW_ASSERT_OK(busy.Send("GET /1 HTTP/1.1\r\n\r\n"));
+  gate.AwaitInside(1);
+  served.server->Drain();
+  gate.Open();
+  HOTROW_ASSERT_OK(kept.Send("GET /2 HTTP/1.1\r\n\r\n"));
+  for (HttpClient* const client : {&busy, &kept}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string reply, client->ReceiveToEnd());
+    EXPECT_THAT(reply, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("Connection: close")));
+  }
+  EXPECT_THAT(served.Ask("GET /3 HTTP/1.1\r\n\r\n"), HasSubstr("GET /3"));  // still taken
+}
+
 TEST(HttpServerTest, MemoryForBodiesIsLimited) {
   Gate gate;
   const Served served({.body_bytes_max = 1000, .bodies_bytes_max = 1500},

@@ -177,6 +177,8 @@ TEST(InferRequestTest, ElementsThatDoNotFitAreNamedWithTheirPosition) {
   ExpectRefused(of("INT64", "1.0"), {place + "1.0"});
   ExpectRefused(of("INT64", "null"), {place + "null"});
   ExpectRefused(of("INT64", "[1]"), {place + "an array of 1"});
+  ExpectRefused(of("FP16", "1"), {"FP16", "send its numbers as FP32"});
+  ExpectRefused(of("UINT32", "1"), {"UINT32", "send its numbers as INT64"});
   ExpectRefused(of("INT32", "2147483648"), {place + "2147483648", "INT32"});
   ExpectRefused(of("INT32", "-2147483649"), {place + "-2147483649"});
   ExpectRefused(of("UINT64", "-1"), {place + "-1", "UINT64"});

@@ -46,7 +46,7 @@ std::string Join(const std::vector<std::string>& tensors) {
 }
 
 const std::string kA = Tensor("a", "INT64", "[2,1]", "[7,8]");
-const std::string kB = Tensor("b", "INT32", "[3]", "[1,-1,3]");
+const std::string kB = Tensor("b", "INT64", "[3]", "[1,-1,3]");
 const std::string kBLengths = Tensor("b:lengths", "INT64", "[2]", "[3,0]");
 const std::string kDense = Tensor("dense", "FP32", "[2,2]", "[0.5,1,2,3]");
 
@@ -147,7 +147,9 @@ TEST(ScoreRequestTest, WhatDoesNotFitTheModelIsNamed) {
   expect({kA, Tensor("lines", "BYTES", "[1]", "[\"x\"]")}, "lines hold all features");
   expect({Tensor("lines", "INT64", "[1]", "[1]")}, "datatype INT64");
   expect({Tensor("lines", "BYTES", "[1,2]", "[\"x\",\"y\"]")}, "[1,2]");
-  expect({Tensor("lines", "BYTES", "[2]", R"(["x","y\nz"])")}, "position [1]: byte 1");
+  // Not the keys of its value, nor of its 32 bits.
+  expect({kA, Tensor("b", "INT32", "[3]", "[1,-1,3]"), kBLengths, kDense},
+         "tensor \"b\", position [1]: -1: keys of INT32 must not be negative");
   EXPECT_THAT(
       Make(Tensor("lines", "BYTES", "[1]", "[\"x\"]"), *ModelSignature::Of({"a"}, 0, 1, false)),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no schema of lines")));

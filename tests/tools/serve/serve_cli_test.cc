@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -56,7 +57,13 @@ TEST(ServeCliTest, ServesUntilItIsTold) {
   RunningServer server({absl::StrCat("--port=", port), "--drain_ms=1500"});
   HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
   const auto ready = [&]() -> int {
-    const auto reply = client.Call("GET", "/v2/health/ready", "");
+    auto reply = client.Call("GET", "/v2/health/ready", "");
+    if (!reply.ok()) {  // the reply before was the last of its connection
+      auto again = HttpClient::Connect("127.0.0.1", port, kLongMs);
+      if (!again.ok()) return 0;
+      client = *std::move(again);
+      reply = client.Call("GET", "/v2/health/ready", "");
+    }
     return reply.ok() ? reply->status : 0;
   };
   EXPECT_EQ(ready(), 200);
@@ -84,14 +91,52 @@ TEST(ServeCliTest, ServesUntilItIsTold) {
   EXPECT_THAT(refused.err, HasSubstr("feature \\\"user\\\""));
 
   server.program.Signal(SIGTERM);
-  // It says so, and scores meanwhile.
+  // It says so, in the last reply of a connection, and scores meanwhile.
   int status = 200;
   while ((status = ready()) == 200) std::this_thread::yield();
   EXPECT_EQ(status, 503);
+  HOTROW_ASSERT_OK_AND_ASSIGN(client, HttpClient::Connect("127.0.0.1", port, kLongMs));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto after, client.Call("POST", "/v2/models/dlrm/infer", body));
   EXPECT_EQ(after.body, before.body);
+  EXPECT_EQ(after.headers.at("connection"), "close");
   const test::ProgramResult result = server.program.Wait();
   EXPECT_EQ(result.exit_code, 0) << result;
+}
+
+// A closed terminal, and a pipe that nobody reads any more.
+TEST(ServeCliTest, EverySignalEndsInOrder) {
+  if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
+  for (const int signal : {SIGHUP, SIGPIPE, SIGINT}) {
+    RunningServer server({"--drain_ms=0", "--follow_ms=5"});
+    server.program.Signal(signal);
+    const test::ProgramResult result = server.program.Wait();
+    EXPECT_EQ(result.exit_code, 0) << result;
+    EXPECT_THAT(result.out, HasSubstr("Stopping"));
+  }
+}
+
+// Silent connections beyond what the process has descriptors for.
+TEST(ServeCliTest, PlacesAreBoundedByDescriptors) {
+  if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int32_t port, FreePort());
+  test::RunningProgram program(
+      {.arguments = {"bash", "-c", "ulimit -n 256; exec \"$@\"", "x", HOTROW_BINARY, "serve",
+                     test::ServedModelDir(), absl::StrCat("--port=", port), "--drain_ms=0"}});
+  ASSERT_TRUE(program.ReadUntil("/v2/models/dlrm\n"));
+  std::vector<HttpClient> silent;
+  for (int i = 0; i < 260; ++i) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
+    silent.push_back(std::move(client));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reply, client.Call("GET", "/v2/health/ready", ""));
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  program.Signal(SIGTERM);
+  const test::ProgramResult result = program.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result;
+  EXPECT_THAT(result.err, HasSubstr("connections instead of 1024"));
 }
 
 // What takes the place of a model is looked at, and where it is damaged the old one goes on.
