@@ -46,20 +46,37 @@ absl::Status RecordFiles::FindColumns(std::vector<std::string>* columns) {
   return absl::OkStatus();
 }
 
+absl::Status RecordFiles::Empty(std::string_view expected) const {
+  return absl::InvalidArgumentError(absl::StrCat(
+      paths_[next_path_ - 1],
+      paths_.size() > 1 ? absl::StrCat(": all ", paths_.size(), " files of the split are empty")
+                        : ": the file is empty",
+      ", expected ", std::string(expected)));
+}
+
 absl::StatusOr<bool> RecordFiles::OpenNext() {
-  if (next_path_ == paths_.size()) return false;
-  const size_t file = next_path_++;
+  // Of many parts that a program writes, some may be empty.
+  for (bool open = false; !open;) {
+    if (next_path_ == paths_.size()) {
+      if (any_rows_ || paths_.empty()) return false;
+      return Empty("samples");
+    }
+    HOTROW_ASSIGN_OR_RETURN(open, Open(next_path_++));
+  }
+  return true;
+}
+
+absl::StatusOr<bool> RecordFiles::Open(size_t file) {
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, open_(paths_[file]));
   records_ = std::make_unique<RecordReader>(std::move(stream), SyntaxOf(*schema_));
-  rows_ = 0;
   has_first_ = false;
   std::vector<std::string> columns = schema_->column_names;
   if (schema_->header) {
     std::string_view line;
     if (!records_->Next(&line)) {
       if (!records_->status().ok()) return ReadError();
-      return absl::InvalidArgumentError(
-          absl::StrCat(paths_[file], ": the file is empty, expected a header line"));
+      if (paths_.size() > 1) return false;
+      return Empty("a header line");
     }
     std::vector<std::string_view> names;
     FieldSplitter splitter(SyntaxOf(*schema_));
@@ -88,14 +105,12 @@ absl::StatusOr<bool> RecordFiles::Next(std::string_view* record) {
   while (has_first_ || records_->Next(record)) {
     if (std::exchange(has_first_, false)) *record = first_;
     if (record->empty()) continue;
-    ++rows_;
+    any_rows_ = true;
     return true;
   }
   if (!records_->status().ok()) return ReadError();
-  if (rows_ > 0) return false;
-  return absl::InvalidArgumentError(
-      absl::StrCat(paths_[next_path_ - 1], ": the file is empty, expected ",
-                   schema_->header ? "samples after the header" : "samples"));
+  if (any_rows_ || paths_.size() > 1) return false;
+  return Empty(schema_->header ? "samples after the header" : "samples");
 }
 
 }  // namespace hotrow

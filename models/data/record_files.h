@@ -35,15 +35,15 @@ struct RecordPlace {
 // of its columns whether those of labels are there.
 //
 // Threads: one at a time.
-// Errors:  as the files say, with file and line; InvalidArgument for a file without a line, and for
-//          a header that lacks a column.
+// Errors:  as the files say, with file and line; InvalidArgument for a header that lacks a column,
+//          and where no file has a sample. Of several files some may be empty.
 class RecordFiles {
  public:
   // schema and vocabulary (RowParser::Create) must outlive the parsers.
   RecordFiles(const TableSchema* schema, std::vector<std::string> paths, OpenText open,
               const Vocabulary* vocabulary);
 
-  // Goes on to the next file; false: there is none.
+  // Goes on to the next file that is not empty; false: there is none.
   absl::StatusOr<bool> OpenNext();
   // The next record of the file without its end, valid until the next call; false at its end.
   absl::StatusOr<bool> Next(std::string_view* record);
@@ -58,6 +58,8 @@ class RecordFiles {
   absl::Status At(RecordPlace place, const absl::Status& status) const;
 
  private:
+  absl::StatusOr<bool> Open(size_t file);
+  absl::Status Empty(std::string_view expected) const;
   absl::Status ReadError() const;
   absl::Status FindColumns(std::vector<std::string>* columns);
 
@@ -68,7 +70,7 @@ class RecordFiles {
   size_t next_path_ = 0;
   std::unique_ptr<RecordReader> records_;    // of the open file
   std::shared_ptr<const RowParser> parser_;  // of the open file
-  int64_t rows_ = 0;                         // of the open file
+  bool any_rows_ = false;                    // of any file
   bool has_first_ = false;                   // its first record was read, and not handed out
   std::string_view first_;
 };

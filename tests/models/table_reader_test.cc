@@ -324,6 +324,16 @@ TEST(TableReaderTest, IntegerKeysReachAll64Bits) {
                                          HasSubstr("a whole number of 64 bits"))))
         << bad;
   }
+  // What helps.
+  for (const auto& [text, remedy] : std::vector<std::pair<const char*, const char*>>{
+           {"nan", "; \"missing_values\" in the schema"},
+           {" 7", "; \"trim\": true in the schema"},
+           {"1e+05", "; it was written as a float"},
+           {"1.8446744073709552e+19", "; it was written as a float"},
+           {"x", "second header"},
+           {"7a", "\"hex\" in the schema"}}) {
+    EXPECT_THAT(ReadKeys(integer, text), StatusIs(kInvalid, HasSubstr(remedy))) << text;
+  }
   EXPECT_THAT(*ReadKeys(R"("key": "integer", "num_embeddings": 10)", "9"), ElementsAre(9));
   EXPECT_THAT(ReadKeys(R"("key": "integer", "num_embeddings": 10)", "10"),
               StatusIs(kInvalid, HasSubstr("column 2 (x): found \"10\", expected a key below 10")));
