@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/env.h"
+#include "base/machine_limits.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
 #include "tools/calibration/calibration.h"
@@ -73,7 +73,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (flags.help_requested()) return kExitGood;
   options.threads = static_cast<int>(
-      threads > 0 ? threads : std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 1024));
+      threads > 0 ? threads : std::clamp<int64_t>(UsableProcessors(), 1, 1024));
   if (!output.empty()) {
     // Said before that time is spent.
     const size_t slash = output.rfind('/');

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/status_macros.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/store_paths_impl.h"
@@ -41,8 +42,10 @@ PartialDir::PartialDir(Env& env, const std::string& path)
     : env_(env), final_path_(path), path_(absl::StrCat(path, kPartialSuffix)) {}
 
 absl::StatusOr<std::unique_ptr<PartialDir>> PartialDir::Create(Env& env, const std::string& path) {
-  std::unique_ptr<PartialDir> out(new PartialDir(env, path));
-  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(path)));
+  // A link stays: what it leads to is made, or replaced if it is empty.
+  HOTROW_ASSIGN_OR_RETURN(const OutputPlace place, FindOutput(path));
+  std::unique_ptr<PartialDir> out(new PartialDir(env, place.path));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(place.path)));
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(out->path_));
   // Two writers of the same directory would mix their files.
   const std::string lock = absl::StrCat(out->path_, "/", kLockName);
