@@ -269,6 +269,7 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
   std::vector<bool> has_part;
   HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path, &has_part));
   const SavedModel& model = report.model;
+  HOTROW_RETURN_IF_ERROR(ReadSavedModel(env, model.dir, &report.damage).status());
   if (report.files[1].bytes == model.dense_bytes) {  // otherwise Look has said what is wrong
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedDense(env, model).status(), &report));
   }
