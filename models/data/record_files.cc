@@ -33,15 +33,17 @@ absl::Status RecordFiles::At(RecordPlace place, const absl::Status& status) cons
 
 // Of a file without a header, whose labels are not read.
 absl::Status RecordFiles::FindColumns(std::vector<std::string>* columns) {
-  do {
+  std::vector<std::string> unlabelled = UnlabelledColumns(*schema_);
+  for (;;) {
     if (!records_->Next(&first_)) return absl::OkStatus();  // Next says why
-  } while (first_.empty());
+    if (!first_.empty() || unlabelled.size() == 1) break;
+    if (blank_line_ == 0) blank_line_ = records_->line_number();
+  }
   has_first_ = true;
   std::vector<std::string_view> fields;
   FieldSplitter splitter(SyntaxOf(*schema_));
   const absl::Status split = splitter.Split(first_, &fields);
   if (!split.ok()) return At(place(), split);
-  std::vector<std::string> unlabelled = UnlabelledColumns(*schema_);
   if (fields.size() == unlabelled.size()) *columns = std::move(unlabelled);
   return absl::OkStatus();
 }
@@ -70,6 +72,7 @@ absl::StatusOr<bool> RecordFiles::Open(size_t file) {
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, open_(paths_[file]));
   records_ = std::make_unique<RecordReader>(std::move(stream), SyntaxOf(*schema_));
   has_first_ = false;
+  blank_line_ = 0;
   std::vector<std::string> columns = schema_->column_names;
   if (schema_->header) {
     std::string_view line;
@@ -90,6 +93,7 @@ absl::StatusOr<bool> RecordFiles::Open(size_t file) {
   if (!parser.ok()) {
     return schema_->header ? At({file, 1}, parser.status()) : parser.status();
   }
+  one_column_ = columns.size() == 1;
   parser_ = std::make_shared<const RowParser>(*std::move(parser));
   return true;
 }
@@ -104,7 +108,15 @@ absl::Status RecordFiles::ReadError() const {
 absl::StatusOr<bool> RecordFiles::Next(std::string_view* record) {
   while (has_first_ || records_->Next(record)) {
     if (std::exchange(has_first_, false)) *record = first_;
-    if (record->empty()) continue;
+    if (record->empty() && (schema_->reads_labels || !one_column_)) {
+      if (blank_line_ == 0) blank_line_ = records_->line_number();
+      continue;
+    }
+    if (blank_line_ > 0 && !schema_->reads_labels) {
+      return At({next_path_ - 1, blank_line_},
+                absl::InvalidArgumentError("the line is blank and has no score, so those of the "
+                                           "lines behind it would be taken for others; remove it"));
+    }
     any_rows_ = true;
     return true;
   }

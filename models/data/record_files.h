@@ -30,7 +30,9 @@ struct RecordPlace {
 };
 
 // Cuts text files into records, one file after the other, and finds out which column is where in
-// each. Lines without any character are passed over. Where labels are not read
+// each. Lines without any character are passed over; where labels are not read, each line is to
+// have a score, so they are records of a file of one column, and otherwise an error unless nothing
+// follows. Where labels are not read
 // (TableSchema::reads_labels) and there is no header, the first record of a file says by the number
 // of its columns whether those of labels are there.
 //
@@ -71,6 +73,8 @@ class RecordFiles {
   std::unique_ptr<RecordReader> records_;    // of the open file
   std::shared_ptr<const RowParser> parser_;  // of the open file
   bool any_rows_ = false;                    // of any file
+  bool one_column_ = false;                  // the open file has
+  int64_t blank_line_ = 0;                   // the first of the open file; 0: there was none
   bool has_first_ = false;                   // its first record was read, and not handed out
   std::string_view first_;
 };
