@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "base/atomic_file.h"
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/errno_status.h"
@@ -45,14 +43,6 @@ std::string ParentDir(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-absl::Status WriteAndSync(Env& env, const std::string& path,
-                          absl::FunctionRef<absl::Status(File& file)> write) {
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
-  HOTROW_RETURN_IF_ERROR(write(*file));
-  HOTROW_RETURN_IF_ERROR(file->Sync());
-  return file->Close();
 }
 
 }  // namespace
@@ -141,24 +131,6 @@ absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> by
 absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path) {
   constexpr int64_t kBytesMax = int64_t{1} << 30;
   return ReadWholeFile(env, path, kBytesMax);
-}
-
-absl::Status WriteFileAtomicallyWith(Env& env, const std::string& path,
-                                     absl::FunctionRef<absl::Status(File& file)> write) {
-  const std::string temporary = path + ".tmp";
-  absl::Status status = WriteAndSync(env, temporary, write);
-  if (status.ok()) status = env.Rename(temporary, path);
-  if (!status.ok()) {
-    // The first error is the one to report; a leftover is overwritten by the next attempt.
-    env.Remove(temporary).IgnoreError();
-    return status;
-  }
-  return env.SyncDir(ParentDir(path));
-}
-
-absl::Status WriteFileAtomically(Env& env, const std::string& path, std::string_view text) {
-  return WriteFileAtomicallyWith(
-      env, path, [text](File& file) { return WriteFull(file, 0, std::as_bytes(std::span(text))); });
 }
 
 }  // namespace hotrow

@@ -147,7 +147,15 @@ class PosixEnvironment : public Env {
   // flock, not fcntl: its lock belongs to the opened file, so it also keeps out this process.
   absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path,
                                                      LockMode mode) override {
-    const int fd = Retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+    // Who reads needs no permission to write.
+    const int access = mode == LockMode::kShared ? O_RDONLY : O_RDWR;
+    const int fd =
+        Retry([&] { return ::open(path.c_str(), access | O_CREAT | O_CLOEXEC, 0644); });
+    // Where there is no lock and none can be made, nobody needs one: such a place is only read.
+    if (fd < 0 && (errno == EROFS || errno == EACCES) && mode == LockMode::kShared &&
+        ::access(path.c_str(), F_OK) != 0) {
+      return std::make_unique<FileLock>();
+    }
     if (fd < 0 && errno == EISDIR) {
       // Not FailedPrecondition, by which callers know that somebody else has the lock.
       return absl::InvalidArgumentError(

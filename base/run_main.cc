@@ -1,12 +1,15 @@
 #include "base/run_main.h"
 
 #include <execinfo.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 
@@ -14,6 +17,7 @@ namespace hotrow {
 namespace {
 
 constexpr int kExitError = 1;
+constexpr rlim_t kStackBytesMin = 1 << 20;
 
 // Of the terminate handler, which gets no argument.
 const char* program_name = "hotrow";
@@ -43,6 +47,17 @@ void PrintCurrentException() {
   }
 }
 
+// What the program printed may still be in a buffer, or lost to a disk that was full for a moment.
+int EndedWith(int status) {
+  const bool lost = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !lost) return status;
+  const int error_number = errno;
+  char text[128];
+  PrintError("standard output cannot be written, some of it is lost: ",
+             lost ? "an earlier write failed" : ::strerror_r(error_number, text, sizeof(text)));
+  return status == 0 ? kExitError : status;
+}
+
 [[noreturn]] void Terminate() {
   if (std::current_exception() != nullptr) {
     PrintCurrentException();
@@ -62,6 +77,12 @@ void PrintCurrentException() {
 
 int RunMain(const char* program, absl::FunctionRef<int()> body) {
   program_name = program;
+  // Beyond the end of its stack a thread dies of SIGSEGV.
+  struct rlimit stack;
+  if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < kStackBytesMin) {
+    PrintError("the stack of a thread may have less than 1 MiB; ", "raise that limit (ulimit -s 8192)");
+    return kExitError;
+  }
   std::signal(SIGXFSZ, SIG_IGN);
   // Makes libc load what unwinds the stack of a thread that ends, while there is memory for it:
   // later it would abort.
@@ -69,7 +90,7 @@ int RunMain(const char* program, absl::FunctionRef<int()> body) {
   ::backtrace(&frame, 1);
   std::set_terminate(Terminate);
   try {
-    return body();
+    return EndedWith(body());
   } catch (...) {
     std::fflush(stdout);
     PrintCurrentException();

@@ -10,6 +10,8 @@ namespace hotrow {
 //   * An exception that body throws, such as bad_alloc; its destructors have run then.
 //   * An exception that no thread catches: the process exits at once, from that thread.
 //   * A file larger than `ulimit -f` allows: SIGXFSZ is ignored, and the write fails with EFBIG.
+//   * `ulimit -s` below 1 MiB: nothing is begun.
+// Standard output that could not be written makes a status of 0 one of 1, with such a line.
 // Changes these settings of the whole process, so it is for programs and not for libraries.
 // program: its name, for the line.
 int RunMain(const char* program, absl::FunctionRef<int()> body);

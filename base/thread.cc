@@ -1,5 +1,8 @@
 #include "base/thread.h"
 
+#include <pthread.h>
+#include <sys/mman.h>
+
 #include <new>
 #include <string>
 #include <system_error>
@@ -9,12 +12,36 @@
 
 namespace hotrow {
 
+namespace {
+
+// Whether it is its stack that a thread has no room for.
+bool LacksRoomForStack() {
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (::pthread_attr_init(&attributes) != 0) return true;
+  ::pthread_attr_getstacksize(&attributes, &bytes);
+  ::pthread_attr_destroy(&attributes);
+  void* const room = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return true;
+  ::munmap(room, bytes);
+  return false;
+}
+
+}  // namespace
+
+std::string NoThreadRemedy() {
+  return LacksRoomForStack()
+             ? "there is no memory for its stack: raise the limit of memory (ulimit -v), or lower "
+               "the budgets of memory"
+             : "raise the limits of threads (ulimit -u, pids.max of the control group), or ask for "
+               "fewer threads";
+}
+
 absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<void()> run) {
   const auto no_thread = [purpose](const char* why) {
     return absl::UnavailableError(
         absl::StrCat("the system has no thread for ", std::string(purpose), ": ", why,
-                     "; raise the limits of threads (ulimit -u, pids.max of the control group) and "
-                     "of memory (ulimit -v), or ask for fewer threads"));
+                     "; ", NoThreadRemedy()));
   };
   try {
     return std::thread(std::move(run));

@@ -2,6 +2,7 @@
 #define HOTROW_BASE_THREAD_H_
 
 #include <functional>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -14,6 +15,8 @@ namespace hotrow {
 // when the system has no room for another. Errors: Unavailable (the system's EAGAIN), with its text
 // and the remedy. Not ResourceExhausted, which callers answer by making room in a store.
 absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<void()> run);
+// What helps a program that gets no thread just now: whether memory or threads are limited.
+std::string NoThreadRemedy();
 
 }  // namespace hotrow
 

@@ -30,6 +30,18 @@ bool SamePath(const std::string& a, const std::string& b) {
   return normal(a) == normal(b);
 }
 
+// Whether the collection's own store has the snapshot, wherever that is said to lie: a store that
+// was moved or copied is known by the identities of its snapshots.
+bool HasSnapshot(const EmbeddingCollectionOptions& options, const SnapshotSource& source) {
+  const StorageFields storage = FieldsOf(options.store);
+  return source.identity.known() && !storage.dir.empty() &&
+         CheckSnapshot(storage.kind, {.path = storage.dir,
+                                      .snapshot = source.snapshot,
+                                      .identity = source.identity,
+                                      .env = options.env})
+             .ok();
+}
+
 // Whether the place for a new store holds one that may be emptied. Refuses what may not be.
 absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
   const StorageFields storage = FieldsOf(options.store);
@@ -146,7 +158,7 @@ absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions
     // A memory store reads snapshots from wherever they lie.
     if (mine.store.value_or(storage.kind) == storage.kind &&
         (storage.kind == StoreKind::kMemory || mine.dir.empty() ||
-         SamePath(mine.dir, storage.dir))) {
+         SamePath(mine.dir, storage.dir) || HasSnapshot(options, mine))) {
       return Open(options, use, &mine);
     }
   }

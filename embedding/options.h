@@ -173,8 +173,9 @@ struct RankOptions {
 // What the tables start from.
 struct StartOptions {
   // These snapshots instead of empty tables: one, or one from each of the ranks that wrote them, in
-  // their order. One of this collection's own store, written by as many ranks, is opened in place:
-  // rows written after it are dropped, other snapshots stay. Others are copied row by row, by each
+  // their order. One of this collection's own store, written by as many ranks, is opened in place,
+  // wherever SnapshotSource::dir says that it lies, if its identity is known and found there: rows
+  // written after it are dropped, other snapshots stay. Others are copied row by row, by each
   // rank those of its shards, and nothing changes where they lie; then, as with empty tables, what
   // is in the store's path must be no store or one without rows and snapshots, FailedPrecondition
   // otherwise. The tables must be those of the snapshots: their number, their order and their row

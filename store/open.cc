@@ -91,27 +91,43 @@ absl::StatusOr<StoreContents> PeekRocks(Env&, const std::string& path) {
   return contents;
 }
 
-absl::StatusOr<std::vector<std::string>> VerifySsd(const SnapshotReaderOptions& options) {
+// Also without RocksDB: files of hotrow's own say what a snapshot is.
+absl::Status CheckRocksSnapshot(const SnapshotReaderOptions& options) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<StoreTable> tables,
+                          internal::ReadRocksTables(options.path));
+  HOTROW_ASSIGN_OR_RETURN(const internal::RocksSnapshot snapshot,
+                          internal::ReadRocksSnapshot(options.path, options.snapshot, tables));
+  return CheckSnapshotIdentity(absl::StrCat("RocksDB store ", options.path), snapshot.info,
+                               options.identity);
+}
+
+absl::StatusOr<SnapshotVerdict> VerifySsd(const SnapshotReaderOptions& options) {
   Env& env = options.env == nullptr ? PosixEnv() : *options.env;
-  HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, VerifySsdStore(env, options.path));
-  std::vector<std::string> lines;
+  HOTROW_ASSIGN_OR_RETURN(const bool is_open, internal::IsSsdStoreOpen(env, options.path));
+  HOTROW_ASSIGN_OR_RETURN(
+      const SsdStoreReport report,
+      is_open
+          ? internal::VerifySsdSnapshot(env, options.path, options.snapshot, options.identity)
+          : VerifySsdStore(env, options.path));
+  SnapshotVerdict verdict = {.damage = {}, .of_whole_store = !is_open};
+  std::vector<std::string>& lines = verdict.damage;
   for (const SsdDamage& damage : report.damage) {
     lines.push_back(absl::StrCat(damage.file, ": offset ", damage.offset, ": ", damage.what));
   }
   if (report.damage_left_out > 0) {
     lines.push_back(absl::StrCat(options.path, ": and ", report.damage_left_out, " more"));
   }
-  return lines;
+  return verdict;
 }
 
-absl::StatusOr<std::vector<std::string>> VerifyRocks(const SnapshotReaderOptions& options) {
+absl::StatusOr<SnapshotVerdict> VerifyRocks(const SnapshotReaderOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const RocksStoreReport report,
                           VerifyRocksSnapshot(options.path, options.snapshot));
-  std::vector<std::string> lines;
+  SnapshotVerdict verdict;
   for (const RocksDamage& damage : report.damage) {
-    lines.push_back(absl::StrCat(damage.file, ": ", damage.what));
+    verdict.damage.push_back(absl::StrCat(damage.file, ": ", damage.what));
   }
-  return lines;
+  return verdict;
 }
 
 // --- All kinds -----------------------------------------------------------------------------------
@@ -125,8 +141,7 @@ struct KindEntry {
       const SnapshotReaderOptions&, const ParentSnapshot& parent) = nullptr;
   absl::StatusOr<StoreContents> (*peek)(Env& env, const std::string& path) = nullptr;
   absl::Status (*check)(const SnapshotReaderOptions& options) = nullptr;
-  absl::StatusOr<std::vector<std::string>> (*verify)(const SnapshotReaderOptions&) = nullptr;
-  bool verifies_whole_store = false;
+  absl::StatusOr<SnapshotVerdict> (*verify)(const SnapshotReaderOptions&) = nullptr;
 };
 
 // In the order of StoreKind, like StoreOptions.
@@ -141,12 +156,12 @@ constexpr KindEntry kKinds[] = {
      .open_changes = OpenSsdChanges,
      .peek = PeekSsd,
      .check = [](const SnapshotReaderOptions& o) { return DescribeSsdSnapshot(o).status(); },
-     .verify = VerifySsd,
-     .verifies_whole_store = true},
+     .verify = VerifySsd},
     {.name = "rocksdb",
      .make_options = MakeRocksOptions,
      .open_snapshot = OpenRocksSnapshot,
      .peek = PeekRocks,
+     .check = CheckRocksSnapshot,
      .verify = VerifyRocks},
 };
 static_assert(std::size(kKinds) == std::variant_size_v<StoreOptions>);
@@ -210,13 +225,10 @@ absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options)
   return check == nullptr ? absl::OkStatus() : check(options);
 }
 
-absl::StatusOr<std::vector<std::string>> VerifySnapshot(StoreKind kind,
-                                                        const SnapshotReaderOptions& options) {
+absl::StatusOr<SnapshotVerdict> VerifySnapshot(StoreKind kind,
+                                               const SnapshotReaderOptions& options) {
   const auto verify = EntryOf(kind).verify;
-  if (verify == nullptr) return std::vector<std::string>();
-  return verify(options);
+  return verify == nullptr ? SnapshotVerdict() : verify(options);
 }
-
-bool VerifiesWholeStore(StoreKind kind) { return EntryOf(kind).verifies_whole_store; }
 
 }  // namespace hotrow

@@ -74,17 +74,22 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(StoreKind kind,
 absl::StatusOr<std::unique_ptr<SnapshotChanges>> OpenSnapshotChanges(
     StoreKind kind, const SnapshotReaderOptions& options, const ParentSnapshot& parent);
 
-// Checks that the snapshot exists and has the identity, as far as that is quick and needs no lock:
-// kMemory reads the header of its file, kSsd the manifest, kRocksDb nothing.
+// Checks that the snapshot exists and has the identity, as far as that is quick: kMemory reads the
+// header of its file, kSsd the manifest, kRocksDb the list of the snapshot. Needs no lock.
 absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options);
 
-// Checks the parts of a snapshot that reading its rows (OpenSnapshot) does not. Returns a line with
-// the place of each fault. kSsd: VerifySsdStore; kRocksDb: VerifyRocksSnapshot; kMemory: nothing is
-// left to check. Errors: those of these functions.
-absl::StatusOr<std::vector<std::string>> VerifySnapshot(StoreKind kind,
-                                                        const SnapshotReaderOptions& options);
-// Whether VerifySnapshot checks the whole store, whatever snapshot it is given.
-bool VerifiesWholeStore(StoreKind kind);
+// What VerifySnapshot has found.
+struct SnapshotVerdict {
+  std::vector<std::string> damage;  // a line with the place of each fault
+  // It holds for the whole store, whatever the snapshot.
+  bool of_whole_store = false;
+};
+// Checks the parts of a snapshot that reading its rows (OpenSnapshot) does not. kSsd:
+// VerifySsdStore, and the segments of the snapshot alone while the store is open; kRocksDb:
+// VerifyRocksSnapshot; kMemory: nothing is left to check. Errors: those of these functions,
+// FailedPrecondition (the snapshot was dropped meanwhile).
+absl::StatusOr<SnapshotVerdict> VerifySnapshot(StoreKind kind,
+                                               const SnapshotReaderOptions& options);
 
 }  // namespace hotrow
 

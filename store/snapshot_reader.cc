@@ -13,11 +13,6 @@ absl::Status SnapshotReaderOptions::Validate() const {
         absl::StrCat("SnapshotReaderOptions.memory_budget_bytes: must not be negative, is ",
                      memory_budget_bytes));
   }
-  if (store_is_open && snapshot == 0) {
-    return absl::InvalidArgumentError(
-        "SnapshotReaderOptions.store_is_open: needs a snapshot, since the latest state changes; "
-        "snapshot is 0");
-  }
   return absl::OkStatus();
 }
 

@@ -16,20 +16,23 @@ namespace hotrow {
 
 class Env;
 
-// Reads one snapshot of a store from end to end, to export or inspect rows. Nobody has the store
-// open, or whoever does keeps the snapshot meanwhile (SnapshotReaderOptions::store_is_open).
-// Changes nothing on the disk. OpenSnapshot (store/open.h) opens a snapshot of any kind of store;
-// each kind also has its own factory.
+// Reads one snapshot of a store from end to end, to export or inspect rows. Changes nothing on the
+// disk, and needs no permission to. OpenSnapshot (store/open.h) opens a snapshot of any kind of
+// store; each kind also has its own factory.
 //
-// Lock:    an SSD store and a RocksDB store are locked while the reader lives, so that no process
-//          opens them meanwhile; not with store_is_open. The snapshots of a HostStore are files
-//          that never change.
+// Lock:    none, for a snapshot: what it holds is not written to, so others may have the store open,
+//          and neither waits for the other. A reader holds the files of its snapshot: should that be
+//          dropped meanwhile, an SSD store writes other segments anew first. A reader that has lost
+//          its segments for want of others, or its files, says so (FailedPrecondition); it never
+//          gives other rows. The latest state of an SSD store and a RocksDB store is locked while
+//          the reader lives, so that no process opens them meanwhile.
 // Threads: one at a time.
 // Errors:  DataLoss (naming file and offset, and key where it is known), ResourceExhausted (the
 //          memory budget; names what is needed), those of the files. Of opening one: also NotFound
-//          (no store there), FailedPrecondition (it is open, here or in another process; no such
-//          snapshot; a HostStore has nothing but snapshots, so needs one; another version),
-//          InvalidArgument (an option). All name the path.
+//          (no store there), FailedPrecondition (the latest state of a store that is open, here or
+//          in another process; no such snapshot, or one that was dropped meanwhile; a HostStore has
+//          nothing but snapshots, so needs one; another version), InvalidArgument (an option). All
+//          name the path.
 class SnapshotReader {
  public:
   virtual ~SnapshotReader() = default;
@@ -52,11 +55,6 @@ struct SnapshotReaderOptions {
   SnapshotId snapshot = 0;  // prepared or committed; 0: the latest durable state
   // If known, the snapshot must have this identity (FailedPrecondition).
   UniqueId identity;
-  // The store may be open, in this process or another, by a job that drops neither this snapshot
-  // nor the parent of a SnapshotChanges while the reader lives. What a snapshot holds is not
-  // written to, so the job goes on meanwhile and waits for nothing. No lock is taken. A snapshot
-  // that was dropped all the same is seen at the end (FailedPrecondition). Needs `snapshot`.
-  bool store_is_open = false;
   // Hard limit of the reader's memory: buffers of some MiB and, for an SSD store, an index of about
   // 10 bytes a row. RocksDB's memory outside its cache is not counted. 0: no limit.
   int64_t memory_budget_bytes = 0;

@@ -77,6 +77,13 @@ if grep -rnE '"[^"]*--[a-z_]+[^"]*"' --include='*.cc' --include='*.cu' store cac
   echo "the texts above name flags; name the option"
   bad=$((bad + 1))
 fi
+# What renames over a file of the user goes through base/atomic_file.h, so that a device stays one and a link a link.
+# The others rename directories and files that hotrow alone names.
+if grep -rnE '(\.|->|::)(Rename|rename)\(' --include='*.h' --include='*.cc' --include='*.cu' base store cache comm ops embedding models tools capi bench |
+  grep -vE '^(base/(atomic_file|posix_env)|models/(saving/(checkpoint_dir|partial_dir|portable_tables_writer)|delta/compact_chain)|store/(rocks/rocks_snapshots|host/host_snapshot_dir))\.cc:'; then
+  echo "the renames above may replace a device or a link; use WriteFileAtomically (base/atomic_file.h)"
+  bad=$((bad + 1))
+fi
 # JSON is parsed in one place, which bounds its depth.
 if grep -rniE 'json::(parse|sax_parse|accept)\(' --include='*.h' --include='*.cc' store cache comm ops embedding models tools capi bench | grep -v '^models/json/json_text\.cc:'; then
   echo "the calls above parse JSON of any depth; use ParseJson (models/json/json_text.h)"

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/atomic_file.h"
 #include "base/env.h"
+#include "base/machine_limits.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
 #include "tools/calibration/calibration.h"
@@ -73,9 +74,13 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (flags.help_requested()) return kExitGood;
   options.threads = static_cast<int>(
-      threads > 0 ? threads : std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 1024));
+      threads > 0 ? threads : std::clamp<int64_t>(UsableProcessors(), 1, 1024));
   if (!output.empty()) {
     // Said before that time is spent.
+    if (const absl::Status found = FindOutput(output).status(); !found.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--output=", output, ": ", std::string(found.message())));
+    }
     const size_t slash = output.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : output.substr(0, slash + 1);
     const absl::StatusOr<int64_t> free = PosixEnv().FreeBytes(folder);

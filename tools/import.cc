@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/machine_limits.h"
 #include "base/status_macros.h"
-#include "models/programs/trainer_flags.h"  // UsableMemoryBytes
 #include "models/saving/portable_model.h"
 #include "tools/command.h"
 #include "tools/model_report.h"

@@ -59,8 +59,8 @@ std::string ModelText(const SavedModel& model) {
                      " samples of it trained on; ", FormatCount(training.samples), " in all"));
     if (training.valid.samples > 0) {
       AppendLine(&out, "validation",
-                 absl::StrFormat("AUC %.6f, logloss %.6f after step %d", training.valid.auc,
-                                 training.valid.logloss, training.validated_step));
+                 absl::StrFormat("AUC %s, logloss %.6f after step %d",
+                                 FormatMetric(training.valid.auc, 6), training.valid.logloss, training.validated_step));
     }
   } else {
     AppendLine(&out, "position", "none: to start from (--init_from), not to resume");

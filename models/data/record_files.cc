@@ -1,6 +1,5 @@
 #include "models/data/record_files.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,31 +33,53 @@ absl::Status RecordFiles::At(RecordPlace place, const absl::Status& status) cons
 
 // Of a file without a header, whose labels are not read.
 absl::Status RecordFiles::FindColumns(std::vector<std::string>* columns) {
-  if (!records_->Next(&first_)) return absl::OkStatus();  // Next says why
+  std::vector<std::string> unlabelled = UnlabelledColumns(*schema_);
+  for (;;) {
+    if (!records_->Next(&first_)) return absl::OkStatus();  // Next says why
+    if (!first_.empty() || unlabelled.size() == 1) break;
+    if (blank_line_ == 0) blank_line_ = records_->line_number();
+  }
   has_first_ = true;
   std::vector<std::string_view> fields;
   FieldSplitter splitter(SyntaxOf(*schema_));
   const absl::Status split = splitter.Split(first_, &fields);
   if (!split.ok()) return At(place(), split);
-  std::vector<std::string> unlabelled = UnlabelledColumns(*schema_);
   if (fields.size() == unlabelled.size()) *columns = std::move(unlabelled);
   return absl::OkStatus();
 }
 
+absl::Status RecordFiles::Empty(std::string_view expected) const {
+  return absl::InvalidArgumentError(absl::StrCat(
+      paths_[next_path_ - 1],
+      paths_.size() > 1 ? absl::StrCat(": all ", paths_.size(), " files of the split are empty")
+                        : ": the file is empty",
+      ", expected ", std::string(expected)));
+}
+
 absl::StatusOr<bool> RecordFiles::OpenNext() {
-  if (next_path_ == paths_.size()) return false;
-  const size_t file = next_path_++;
+  // Of many parts that a program writes, some may be empty.
+  for (bool open = false; !open;) {
+    if (next_path_ == paths_.size()) {
+      if (any_rows_ || paths_.empty()) return false;
+      return Empty("samples");
+    }
+    HOTROW_ASSIGN_OR_RETURN(open, Open(next_path_++));
+  }
+  return true;
+}
+
+absl::StatusOr<bool> RecordFiles::Open(size_t file) {
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, open_(paths_[file]));
   records_ = std::make_unique<RecordReader>(std::move(stream), SyntaxOf(*schema_));
-  rows_ = 0;
   has_first_ = false;
+  blank_line_ = 0;
   std::vector<std::string> columns = schema_->column_names;
   if (schema_->header) {
     std::string_view line;
     if (!records_->Next(&line)) {
       if (!records_->status().ok()) return ReadError();
-      return absl::InvalidArgumentError(
-          absl::StrCat(paths_[file], ": the file is empty, expected a header line"));
+      if (paths_.size() > 1) return false;
+      return Empty("a header line");
     }
     std::vector<std::string_view> names;
     FieldSplitter splitter(SyntaxOf(*schema_));
@@ -68,11 +89,11 @@ absl::StatusOr<bool> RecordFiles::OpenNext() {
   } else if (!schema_->reads_labels) {
     HOTROW_RETURN_IF_ERROR(FindColumns(&columns));
   }
-  num_columns_ = columns.size();
   absl::StatusOr<RowParser> parser = RowParser::Create(*schema_, columns, vocabulary_);
   if (!parser.ok()) {
     return schema_->header ? At({file, 1}, parser.status()) : parser.status();
   }
+  one_column_ = columns.size() == 1;
   parser_ = std::make_shared<const RowParser>(*std::move(parser));
   return true;
 }
@@ -85,26 +106,23 @@ absl::Status RecordFiles::ReadError() const {
 }
 
 absl::StatusOr<bool> RecordFiles::Next(std::string_view* record) {
-  std::optional<RecordPlace> blank;  // of the first line that would have had to be a sample
   while (has_first_ || records_->Next(record)) {
     if (std::exchange(has_first_, false)) *record = first_;
-    if (record->empty() && (schema_->reads_labels || num_columns_ > 1)) {
-      if (!schema_->reads_labels && !blank.has_value()) blank = place();
+    if (record->empty() && (schema_->reads_labels || !one_column_)) {
+      if (blank_line_ == 0) blank_line_ = records_->line_number();
       continue;
     }
-    if (blank.has_value()) {
-      return At(*blank, absl::InvalidArgumentError(
-                            "a blank line, and samples behind it: it can have no score, so that "
-                            "scores would not be those of the lines; remove it"));
+    if (blank_line_ > 0 && !schema_->reads_labels) {
+      return At({next_path_ - 1, blank_line_},
+                absl::InvalidArgumentError("the line is blank and has no score, so those of the "
+                                           "lines behind it would be taken for others; remove it"));
     }
-    ++rows_;
+    any_rows_ = true;
     return true;
   }
   if (!records_->status().ok()) return ReadError();
-  if (rows_ > 0) return false;
-  return absl::InvalidArgumentError(
-      absl::StrCat(paths_[next_path_ - 1], ": the file is empty, expected ",
-                   schema_->header ? "samples after the header" : "samples"));
+  if (any_rows_ || paths_.size() > 1) return false;
+  return Empty(schema_->header ? "samples after the header" : "samples");
 }
 
 }  // namespace hotrow

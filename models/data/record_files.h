@@ -30,21 +30,22 @@ struct RecordPlace {
 };
 
 // Cuts text files into records, one file after the other, and finds out which column is where in
-// each. Lines without any character are passed over. Where labels are not read
-// (TableSchema::reads_labels) every line is a sample: of several columns a line without any
-// character is an error, unless none follows. There, if there is no header, the first record of a
-// file says by the number of its columns whether those of labels are there.
+// each. Lines without any character are passed over; where labels are not read, each line is to
+// have a score, so they are records of a file of one column, and otherwise an error unless nothing
+// follows. Where labels are not read
+// (TableSchema::reads_labels) and there is no header, the first record of a file says by the number
+// of its columns whether those of labels are there.
 //
 // Threads: one at a time.
-// Errors:  as the files say, with file and line; InvalidArgument for a file without a line, and for
-//          a header that lacks a column.
+// Errors:  as the files say, with file and line; InvalidArgument for a header that lacks a column,
+//          and where no file has a sample. Of several files some may be empty.
 class RecordFiles {
  public:
   // schema and vocabulary (RowParser::Create) must outlive the parsers.
   RecordFiles(const TableSchema* schema, std::vector<std::string> paths, OpenText open,
               const Vocabulary* vocabulary);
 
-  // Goes on to the next file; false: there is none.
+  // Goes on to the next file that is not empty; false: there is none.
   absl::StatusOr<bool> OpenNext();
   // The next record of the file without its end, valid until the next call; false at its end.
   absl::StatusOr<bool> Next(std::string_view* record);
@@ -59,6 +60,8 @@ class RecordFiles {
   absl::Status At(RecordPlace place, const absl::Status& status) const;
 
  private:
+  absl::StatusOr<bool> Open(size_t file);
+  absl::Status Empty(std::string_view expected) const;
   absl::Status ReadError() const;
   absl::Status FindColumns(std::vector<std::string>* columns);
 
@@ -69,8 +72,9 @@ class RecordFiles {
   size_t next_path_ = 0;
   std::unique_ptr<RecordReader> records_;    // of the open file
   std::shared_ptr<const RowParser> parser_;  // of the open file
-  int64_t rows_ = 0;                         // of the open file
-  size_t num_columns_ = 0;                   // of the open file
+  bool any_rows_ = false;                    // of any file
+  bool one_column_ = false;                  // the open file has
+  int64_t blank_line_ = 0;                   // the first of the open file; 0: there was none
   bool has_first_ = false;                   // its first record was read, and not handed out
   std::string_view first_;
 };

@@ -93,10 +93,25 @@ bool ParseFinite(std::string_view text, double* value) {
   return result.ec == std::errc() && result.ptr == end && std::isfinite(*value);
 }
 
+// A number that no float of 32 bits holds.
+bool IsTooLarge(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ptr != end || result.ec == std::errc::invalid_argument) return false;
+  return result.ec == std::errc::result_out_of_range ||
+         std::abs(value) > static_cast<double>(std::numeric_limits<float>::max());
+}
+
 // What a key may look like, for messages.
-std::string ExpectedKey(const CategoricalColumn& column) {
+std::string ExpectedKey(const CategoricalColumn& column, std::string_view text) {
   switch (column.key) {
     case KeyKind::kInteger:
+      if (double value = 0;
+          text.find_first_of(".eE") != std::string_view::npos && ParseFinite(text, &value)) {
+        return "a whole number of 64 bits; it was written as a float, which may have lost digits: "
+               "write the column as whole numbers";
+      }
       return "a whole number of 64 bits; \"key\": \"hex\" in the schema reads hexadecimal digits, "
              "\"hash\" any text";
     case KeyKind::kHex:
@@ -125,8 +140,12 @@ absl::Status RowParser::AddUse(const std::string& column, Role role, int32_t ind
                                const KeptKeys* kept) {
   const auto found = std::find(columns_.begin(), columns_.end(), column);
   if (found == columns_.end()) {
+    const bool has_blanks = std::any_of(columns_.begin(), columns_.end(), [&](const auto& name) {
+      return TrimBlanks(name) == column;
+    });
     const std::string hint =
-        columns_.size() > 1
+        has_blanks ? "; \"trim\": true in the schema leaves out the blanks around names and fields"
+        : columns_.size() > 1
             ? ""
             : absl::StrCat("; is ", QuoteForMessage(schema_->delimiter), " the delimiter?");
     return absl::InvalidArgumentError(absl::StrCat(
@@ -194,9 +213,22 @@ absl::Status RowParser::WrongColumnCount(int64_t found, std::string_view line) c
 
 absl::Status RowParser::Bad(const Use& use, std::string_view found,
                             std::string_view expected) const {
-  return absl::InvalidArgumentError(
-      absl::StrCat("column ", use.column + 1, " (", columns_[static_cast<size_t>(use.column)],
-                   "): found ", QuoteForMessage(found), ", expected ", std::string(expected)));
+  const std::string& name = columns_[static_cast<size_t>(use.column)];
+  std::string text = absl::StrCat("column ", use.column + 1, " (", name, "): found ",
+                                  QuoteForMessage(found), ", expected ");
+  // What explains the field better than what its column takes.
+  const std::string_view what = expected.substr(0, expected.find(';'));
+  const auto because = [&](std::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(text, std::string(what), "; ", std::string(why)));
+  };
+  if (use.role != Role::kLabel && LooksMissing(found)) {
+    return because("\"missing_values\" in the schema lists what counts as nothing");
+  }
+  if (!schema_->trim && TrimBlanks(found) != found) {
+    return because("\"trim\": true in the schema leaves out the blanks around fields");
+  }
+  if (found == name) return because("it is the name of the column: is this line a second header?");
+  return absl::InvalidArgumentError(absl::StrCat(text, std::string(expected)));
 }
 
 absl::Status RowParser::Parse(std::string_view line, Sample* sample, bool* dropped) {
@@ -333,10 +365,8 @@ absl::Status RowParser::ApplyDense(const Use& use, std::string_view field, Sampl
     x = static_cast<double>(digits);
   } else if (!ParseFinite(field, &x) || std::abs(x) > std::numeric_limits<float>::max()) {
     return Bad(use, field,
-               absl::StrCat("a number, or nothing where it is missing",
-                            LooksMissing(field) ? "; \"missing_values\" in the schema lists what "
-                                                  "counts as nothing"
-                                                : ""));
+               IsTooLarge(field) ? "a number that 32 bits hold, up to 3.4e38"
+                                 : "a number, or nothing where it is missing");
   }
   if (transform != DenseTransform::kNone) x = std::log(std::max(x, 1.0 - shift) + shift);
   *out = static_cast<float>(x);
@@ -405,7 +435,7 @@ absl::Status RowParser::AddKey(const Use& use, std::string_view text, Sample* sa
       good = column.time_format.Key(text, column.part, &key);
       break;
   }
-  if (!good) return Bad(use, text, ExpectedKey(column));
+  if (!good) return Bad(use, text, ExpectedKey(column, text));
   if (column.modulo > 0) key %= column.modulo;
   if (column.num_embeddings > 0 && key >= static_cast<uint64_t>(column.num_embeddings)) {
     return Bad(use, text, absl::StrCat("a key below ", column.num_embeddings));

@@ -10,6 +10,8 @@ namespace hotrow {
 namespace {
 
 constexpr int64_t kDaySeconds = 86'400;
+constexpr int64_t kUnixOfYear0 = -62'167'219'200;
+constexpr int64_t kUnixOfYear10000 = 253'402'300'800;
 constexpr int64_t kThursday = 3;  // 1970-01-01, with Monday as 0
 constexpr std::string_view kDirectives = "YymdHMS";
 
@@ -173,6 +175,8 @@ bool ParseUnix(std::string_view text, int64_t per_second, Time* time) {
   }
   int64_t seconds = value / per_second;
   if (value % per_second < 0) --seconds;
+  // Beyond them it is in another unit: milliseconds of our time are seconds of the year 49,000.
+  if (seconds < kUnixOfYear0 || seconds >= kUnixOfYear10000) return false;
   int64_t days = seconds / kDaySeconds;
   int64_t second = seconds % kDaySeconds;
   if (second < 0) {
@@ -270,8 +274,10 @@ bool TimeFormat::Key(std::string_view text, TimePart part, uint64_t* key) const 
 }
 
 std::string TimeFormat::Expected() const {
-  if (kind_ == Kind::kUnix) return "whole seconds since 1970";
-  if (kind_ == Kind::kUnixMs) return "whole milliseconds since 1970";
+  if (kind_ == Kind::kUnix) {
+    return "whole seconds since 1970, up to the year 9999 (\"unix_ms\" reads milliseconds)";
+  }
+  if (kind_ == Kind::kUnixMs) return "whole milliseconds since 1970, up to the year 9999";
   if (kind_ == Kind::kIso8601) return "a time as ISO 8601 writes it, such as 2014-10-21 17:05:09";
   return absl::StrCat("a time as ", QuoteForMessage(text_), " writes it");
 }

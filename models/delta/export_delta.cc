@@ -42,7 +42,7 @@ Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const st
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenPart(Env& env, const SavedModel& saved,
                                                          int32_t rank,
                                                          const ExportDeltaOptions& options) {
-  return OpenSavedPart(env, saved, rank, options.store_bytes, options.store_is_open);
+  return OpenSavedPart(env, saved, rank, options.store_bytes);
 }
 
 // Calls visit for each row in the parts of these ranks, but for those that have aged.
@@ -160,7 +160,6 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
                           {.path = now.tables_dir,
                            .snapshot = now.snapshot,
                            .identity = now.identity,
-                           .store_is_open = options.store_is_open,
                            .memory_budget_bytes = options.store_bytes,
                            .env = &env},
                           {.snapshot = before.snapshot, .identity = before.identity}));
@@ -238,7 +237,6 @@ absl::StatusOr<DeltaChain> FindChain(Env& env, const SavedModel& parent,
                         .shard_bytes = options.shard_bytes,
                         .memory_bytes = options.memory_bytes,
                         .store_bytes = options.store_bytes,
-                        .store_is_open = options.store_is_open,
                         .env = &env});
   }
   HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, dir));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/atomic_file.h"
 #include "base/device_stream.h"
 #include "base/env.h"
 #include "base/exec_context.h"
@@ -35,25 +36,45 @@ namespace {
 constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
 
-// The number of the first SIGINT or SIGTERM. Static, since the thread that sets it is never joined.
+// The number of the first signal that asks for an end. Static, since the thread that sets it is
+// never joined.
 std::atomic<int> stop_signal{0};
 
-// The first signal asks for a clean end, the second kills. Call this before any thread is started:
-// they inherit that the signals are blocked.
+void AskForEnd(int signal) {
+  int none = 0;
+  stop_signal.compare_exchange_strong(none, signal);
+}
+
+// The first signal asks for a clean end, a SIGINT or SIGTERM after it kills. Call this before any
+// thread is started: they inherit that the signals are blocked.
+//
+// SIGHUP comes when a terminal closes, SIGPIPE when the reader of the output has died; batch systems
+// warn with the others before they kill.
 //
 // A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
-// handler next to nothing. (Handlers of a program that embeds hotrow do no harm either: the threads
-// that multiply matrices block signals while they do, see ops/gemm_impl.h.)
+// handler next to nothing. SIGPIPE has one, since it goes to the thread that writes. (Handlers of a
+// program that embeds hotrow do no harm either: the threads that multiply matrices block signals
+// while they do, see ops/gemm_impl.h.)
 absl::Status CatchStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
+    struct sigaction now;
+    // `nohup` means it.
+    if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler == SIG_IGN) continue;
+    sigaddset(&signals, signal);
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, AskForEnd);
   HOTROW_ASSIGN_OR_RETURN(std::thread waiting, StartThread("signals", [signals] {
                             int signal = 0;
-                            sigwait(&signals, &signal);
-                            stop_signal = signal;
-                            sigwait(&signals, &signal);
+                            do {
+                              sigwait(&signals, &signal);
+                              if (stop_signal != 0) continue;
+                              AskForEnd(signal);
+                              signal = 0;
+                            } while (signal != SIGINT && signal != SIGTERM);
                             std::signal(signal, SIG_DFL);
                             pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
                             std::raise(signal);
@@ -67,7 +88,8 @@ std::string HelpText(const TrainProgram& program, const FlagSet& set) {
       program.summary, "\nUsage: ", program.name, " [--flag=value ...]\n\n", program.examples,
       "\nCtrl-C ends training after the current step, with a checkpoint if there is a\n"
       "--checkpoint_dir; the report is written, test data is not evaluated. A second Ctrl-C ends\n"
-      "the program at once. Exit status: 0 success, 1 failure, 2 wrong usage. [...] is the "
+      "the program at once. SIGTERM is as Ctrl-C; SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2 and SIGXCPU\n"
+      "are as the first one. Exit status: 0 success, 1 failure, 2 wrong usage. [...] is the "
       "default.\n"
       "\n",
       set.Help(), "\nKinds of data\n");
@@ -78,19 +100,24 @@ std::string HelpText(const TrainProgram& program, const FlagSet& set) {
 }
 
 // Fails now rather than after hours of training if `path` cannot be written: opens what the writer
-// will open, and removes it again if that made it.
-absl::Status CheckWritable(Env& env, const char* flag, const std::string& path,
-                           const std::string& opened_path) {
-  if (path.empty()) return absl::OkStatus();
-  const auto explained = [&](const std::string& why) {
+// will open, and removes it again if that made it. aside: the writer renames what it has written.
+absl::Status CheckWritable(Env& env, const char* flag, const std::string& value,
+                           const std::string& path, bool aside) {
+  if (value.empty()) return absl::OkStatus();
+  const auto explained = [&](absl::string_view why) {
     return absl::FailedPreconditionError(
-        absl::StrCat("--", flag, "=", path, ": ", why,
+        absl::StrCat("--", flag, "=", value, ": ", std::string(why),
                      "; give a file in a directory that exists and that you may write to"));
   };
   if (env.ListDir(path).ok()) return explained("is a directory");
+  const absl::StatusOr<OutputPlace> place = FindOutput(path);
+  if (!place.ok()) return explained(place.status().message());
+  // A reader of a FIFO would see its end once it is opened and closed.
+  if (aside && place->in_place) return absl::OkStatus();
+  const std::string opened_path = aside ? place->temporary() : place->path;
   const absl::StatusOr<bool> existed = env.Exists(opened_path);
   absl::StatusOr<std::unique_ptr<File>> file = env.Open(opened_path, OpenMode::kCreate);
-  if (!file.ok()) return explained(std::string(file.status().message()));
+  if (!file.ok()) return explained(file.status().message());
   HOTROW_RETURN_IF_ERROR((*file)->Close());
   if (existed.ok() && !*existed) return env.Remove(opened_path);
   return absl::OkStatus();
@@ -169,17 +196,16 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   const bool first = communicator.rank() == 0;
   Env& env = PosixEnv();
   if (first) {
-    // The report goes to a temporary name first, the trace straight to its file.
+    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "report", flags.report, flags.report, /*aside=*/true));
+    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace, /*aside=*/false));
     HOTROW_RETURN_IF_ERROR(
-        CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
-    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
-    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "save_spec", options.save_spec,
-                                         absl::StrCat(options.save_spec, ".tmp")));
+        CheckWritable(env, "save_spec", options.save_spec, options.save_spec, /*aside=*/true));
   }
   HOTROW_RETURN_IF_ERROR(
       CheckWritable(env, "record_trace", options.record_trace,
                     AccessTracePath(options.record_trace, communicator.rank(),
-                                    communicator.world_size(), /*resumed_step=*/-1)));
+                                    communicator.world_size(), /*resumed_step=*/-1),
+                    /*aside=*/false));
   TraceRecorder trace(/*keep_events=*/first && !flags.trace.empty());
   ThreadPool pool(static_cast<int>(flags.threads));
   if (!pool.status().ok()) {

@@ -56,7 +56,8 @@ Options CompleteModelOptions(Options options, const TrainerFlags& flags, const D
 }
 
 // The main() of a training program: parses the flags, trains, prints and writes the report. The
-// first SIGINT or SIGTERM ends training after the current step, the second ends the process.
+// first signal (SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2 or SIGXCPU) ends training after
+// the current step, a SIGINT or SIGTERM after it ends the process.
 // Returns the exit status: 0, 1 after a failure, 2 for wrong usage; either of these with one line
 // on stderr. Call it once in a process, before any thread is started.
 int RunTrainProgram(const TrainProgram& program, int argc, const char* const* argv);

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/device_stream.h"
 #include "base/env.h"
+#include "base/machine_limits.h"
 #include "base/status_macros.h"
 #include "models/data/sample_feed.h"
 #include "models/programs/presets.h"
@@ -33,23 +33,6 @@ constexpr char kModelGroup[] = "Model";
 
 constexpr int64_t kOpeningThreadsMax = 16;  // one thread cuts records for about as many
 constexpr int64_t kReadingThreadsMax = 4;
-
-// The number a control group file holds; "max" and missing files give no limit.
-int64_t ReadLimit(const std::string& path, int64_t no_limit) {
-  std::ifstream file(path);
-  int64_t limit = 0;
-  return file >> limit && limit > 0 ? limit : no_limit;
-}
-
-// The group of this process below the root of the hierarchy: "/" or "/user.slice/...". Version 2
-// lists it as "0::<path>".
-std::string ControlGroupPath() {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.substr(0, 3) == "0::") return line.substr(3);
-  }
-  return "/";
-}
 
 // Before anything is read or made: whether there is such a device, and what it needs.
 absl::Status CheckDevice(const TrainerOptions& o) {
@@ -76,16 +59,6 @@ absl::Status CheckDevice(const TrainerOptions& o) {
 }
 
 }  // namespace
-
-int64_t UsableMemoryBytes() {
-  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  // A limit on any group above ours holds for us too.
-  for (std::string path = ControlGroupPath();; path.resize(path.rfind('/'))) {
-    bytes = std::min(bytes, ReadLimit(absl::StrCat("/sys/fs/cgroup", path, "/memory.max"), bytes));
-    if (path.find('/') == std::string::npos) break;
-  }
-  return std::min(bytes, ReadLimit("/sys/fs/cgroup/memory/memory.limit_in_bytes", bytes));
-}
 
 TrainerFlags::TrainerFlags() {
   options.seed = 1;
@@ -240,7 +213,7 @@ absl::Status ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   TrainerOptions& o = f->options;
   if (f->threads == 0) {
     f->threads =
-        std::clamp<int64_t>(std::thread::hardware_concurrency() / local_ranks, 1, kMaxThreads);
+        std::clamp<int64_t>(UsableProcessors() / local_ranks, 1, kMaxThreads);
   }
   if (o.dense_optimizer.learning_rate == 0) {
     o.dense_optimizer.learning_rate = o.table_optimizer.learning_rate;

@@ -60,9 +60,6 @@ std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set);
 // above.
 std::vector<std::pair<std::string, std::string>> RunSettings(const FlagSet& set);
 
-// Bytes of memory that this process may use: the machine's, or less by its control groups.
-int64_t UsableMemoryBytes();
-
 // Bytes that files in this directory, which may be missing, can take: the free space of its file
 // system plus what they take already.
 int64_t UsableDiskBytes(const std::string& dir);

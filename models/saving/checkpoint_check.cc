@@ -198,15 +198,16 @@ absl::StatusOr<bool> VerifyPart(Env& env, const SavedModel::Part& part, StoreVer
     if (!known->second) report->damage.push_back(absl::StrCat(place, ": is damaged, see above"));
     return known->second;
   }
-  const absl::StatusOr<std::vector<std::string>> damage =
-      VerifySnapshot(kind, {.path = part.tables_dir, .snapshot = part.snapshot, .env = &env});
-  if (damage.ok()) {
-    report->damage.insert(report->damage.end(), damage->begin(), damage->end());
-  } else {
-    HOTROW_RETURN_IF_ERROR(Note(damage.status(), report));  // such as that it is open elsewhere
+  const absl::StatusOr<SnapshotVerdict> verdict = VerifySnapshot(
+      kind,
+      {.path = part.tables_dir, .snapshot = part.snapshot, .identity = part.identity, .env = &env});
+  if (!verdict.ok()) {
+    HOTROW_RETURN_IF_ERROR(Note(verdict.status(), report));
+    return false;
   }
-  const bool good = damage.ok() && damage->empty();
-  if (VerifiesWholeStore(kind)) (*verdicts)[place] = good;
+  report->damage.insert(report->damage.end(), verdict->damage.begin(), verdict->damage.end());
+  const bool good = verdict->damage.empty();
+  if (verdict->of_whole_store) (*verdicts)[place] = good;
   return good;
 }
 
@@ -268,6 +269,7 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
   std::vector<bool> has_part;
   HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path, &has_part));
   const SavedModel& model = report.model;
+  HOTROW_RETURN_IF_ERROR(ReadSavedModel(env, model.dir, &report.damage).status());
   if (report.files[1].bytes == model.dense_bytes) {  // otherwise Look has said what is wrong
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedDense(env, model).status(), &report));
   }

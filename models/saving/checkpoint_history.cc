@@ -103,6 +103,13 @@ absl::Status CheckpointHistory::CheckShared() {
   return removed;
 }
 
+// The store may have been moved since.
+bool CheckpointHistory::IsOfOwnStore(const SavedModel::Part& part) const {
+  if (part.store != own_.store || !part.identity.known()) return false;
+  const absl::StatusOr<SnapshotInfo> info = tables_->snapshots().Describe(part.snapshot);
+  return info.ok() && info->identity == part.identity;
+}
+
 absl::Status CheckpointHistory::ReadCommitted() {
   committed_.clear();
   damaged_.clear();
@@ -119,7 +126,10 @@ absl::Status CheckpointHistory::ReadCommitted() {
           saved.status().message(), "; remove ", dir, " to free them"));
       continue;
     }
-    for (SavedModel::Part& part : saved->parts) part.tables_dir = AbsolutePath(part.tables_dir);
+    for (SavedModel::Part& part : saved->parts) {
+      part.tables_dir = AbsolutePath(part.tables_dir);
+      if (IsOfOwnStore(part)) part.tables_dir = own_.tables_dir;
+    }
     committed_.push_back(
         {.step = saved->step, .dir = saved->dir, .parts = std::move(saved->parts)});
   }

@@ -69,6 +69,7 @@ class CheckpointHistory {
   absl::Status GatherPlaces();
   absl::Status RemoveUnfinished();
   absl::Status CheckShared();
+  bool IsOfOwnStore(const SavedModel::Part& part) const;
   absl::Status ReadCommitted();
   absl::Status AgreeOnDamaged();
   absl::Status DropUnnamed();

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -63,9 +65,49 @@ std::string TablesDirText(const SavedModel& model, const SavedModel::Part& part)
   return tables;
 }
 
-// The stores of the ranks, in their order.
+std::filesystem::path CanonicalPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path out = std::filesystem::weakly_canonical(path, error);
+  return error ? std::filesystem::path(AbsolutePath(path)) : out;
+}
+
+// Where a store lies, seen from the manifest.
+std::string DirFromHere(const SavedModel& model, const SavedModel::Part& part) {
+  return CanonicalPath(part.tables_dir).lexically_relative(CanonicalPath(model.dir)).string();
+}
+
+// Looks for the snapshot of a part whose manifest may have been moved or copied.
+void FindMovedStore(Env& env, const std::string& dir, const std::string& from_here,
+                    SavedModel::Part* part, std::vector<std::string>* left_behind) {
+  if (from_here.empty()) return;
+  const std::string beside = JoinPath(CanonicalPath(dir).string(), from_here);
+  if (beside == CanonicalPath(part->tables_dir)) return;
+  const absl::StatusOr<StoreKind> kind = ParseStoreKind(part->store);
+  const auto has_it = [&](const std::string& place) {
+    return kind.ok() && CheckSnapshot(*kind, {.path = place,
+                                              .snapshot = part->snapshot,
+                                              .identity = part->identity,
+                                              .env = &env})
+                            .ok();
+  };
+  if (has_it(beside)) {
+    part->tables_dir = beside;
+  } else if (has_it(part->tables_dir)) {
+    if (left_behind == nullptr) return;
+    left_behind->push_back(absl::StrCat(
+        beside, ": the ", part->store, " store with the rows of ", dir, " is not here, as it was ",
+        "beside the original; they are read from ", part->tables_dir,
+        ", which is no part of this copy: copy that store, too"));
+  } else if (!env.Exists(part->tables_dir).value_or(false)) {
+    part->tables_dir = beside;  // here it is missed
+  }
+}
+
+// The stores of the ranks, in their order. from_here: DirFromHere of each.
 std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables, bool elsewhere,
-                                          const std::string& dir, std::string* wrong) {
+                                          const std::string& dir,
+                                          std::vector<std::string>* from_here,
+                                          std::string* wrong) {
   std::vector<SavedModel::Part> parts;
   std::set<std::tuple<std::string, std::string, SnapshotId>> seen;
   int64_t total_rows = 0;  // a sum that readers may form
@@ -103,6 +145,7 @@ std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables,
     if (!seen.emplace(part.store, part.tables_dir, part.snapshot).second) {
       store.Wrong("snapshot", part.snapshot, "one that no other rank has");
     }
+    from_here->push_back(store.Has("dir_from_here") ? store.String("dir_from_here") : "");
     parts.push_back(std::move(part));
   }
   return parts;
@@ -142,7 +185,8 @@ void WriteRankFiles(const char* name, const std::vector<SavedModel::Residuals>& 
 }
 
 SavedModel ParseManifest(const Json& json, const std::vector<std::string>& required,
-                         const std::string& dir, std::string* wrong) {
+                         const std::string& dir, std::vector<std::string>* from_here,
+                         std::string* wrong) {
   const auto requires_it = [&](const char* what) {
     return std::find(required.begin(), required.end(), what) != required.end();
   };
@@ -166,7 +210,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   if (stores.empty() || stores.size() > kMaxRanks) {
     top.Wrong("stores", stores.size(), absl::StrCat("1 to ", kMaxRanks, " of them"));
   }
-  out.parts = ParseStores(stores, out.tables.size(), requires_it(kRequiresStoreDir), dir, wrong);
+  out.parts = ParseStores(stores, out.tables.size(), requires_it(kRequiresStoreDir), dir, from_here,
+                          wrong);
   const int64_t ranks = std::ssize(out.parts);
   top.Count("world_size", ranks, ranks);
   if (ranks > 1 && !requires_it(kRequiresRanks)) {
@@ -192,7 +237,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   return out;
 }
 
-absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
+absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir,
+                                        std::vector<std::string>* left_behind) {
   const std::string path = ManifestPath(dir);
   HOTROW_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(env, path, kManifestBytesMax));
   // Checksum, version and `requires` are where they are in every version, so that a newer one is
@@ -217,8 +263,13 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   if (!wrong.empty()) return SavedModelDamaged(path, wrong);
   HOTROW_RETURN_IF_ERROR(CheckManifestVersion(absl::StrCat("saved model: ", path), kVersions,
                                               version, required, kKnownRequirements));
-  SavedModel model = ParseManifest(json, required.get<std::vector<std::string>>(), dir, &wrong);
+  std::vector<std::string> from_here;
+  SavedModel model =
+      ParseManifest(json, required.get<std::vector<std::string>>(), dir, &from_here, &wrong);
   if (!wrong.empty()) return SavedModelDamaged(path, wrong);
+  for (size_t r = 0; r < model.parts.size(); ++r) {
+    FindMovedStore(env, dir, from_here[r], &model.parts[r], left_behind);
+  }
   return model;
 }
 
@@ -231,14 +282,15 @@ absl::Status CheckManifestBytes(int64_t bytes) {
                    " are read back; train on fewer ranks, or with fewer tables"));
 }
 
-absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir) {
+absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir,
+                                          std::vector<std::string>* left_behind) {
   const std::string path = ManifestPath(dir);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
   if (!exists) {
     return absl::FailedPreconditionError(absl::StrCat(
         "saved model: there is no ", path, ": give a directory that --save_dir has written"));
   }
-  return ReadManifest(env, dir);
+  return ReadManifest(env, dir, left_behind);
 }
 
 std::string SavedModelManifest(const SavedModel& model) {
@@ -265,6 +317,8 @@ std::string SavedModelManifest(const SavedModel& model) {
                   {"dir", tables_dir},
                   {"snapshot", part.snapshot},
                   {"tables", table_names}};
+    // Older versions have `dir` alone.
+    if (absl::StartsWith(tables_dir, "/")) entry["dir_from_here"] = DirFromHere(model, part);
     if (part.identity.known()) entry["identity"] = part.identity.ToHex();
     if (!part.table_rows.empty()) entry["rows"] = part.table_rows;
     stores.push_back(std::move(entry));

@@ -1,8 +1,7 @@
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/status_macros.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/store_paths_impl.h"
@@ -12,18 +11,6 @@ namespace {
 
 constexpr char kPartialSuffix[] = ".hotrow-partial";
 constexpr char kLockName[] = "hotrow-partial.lock";  // no name of a store
-
-// Where a symbolic link leads, which a rename would not replace; other paths as they are.
-std::string FollowLinks(std::string path) {
-  constexpr int kLinksMax = 8;
-  std::error_code error;
-  for (int i = 0; i < kLinksMax && std::filesystem::is_symlink(path, error); ++i) {
-    const std::filesystem::path to = std::filesystem::read_symlink(path, error);
-    if (error) break;
-    path = (std::filesystem::path(path).parent_path() / to).string();
-  }
-  return WithoutEndingSlashes(path);
-}
 
 }  // namespace
 
@@ -52,11 +39,13 @@ absl::Status CheckIsFree(Env& env, const std::string& path) {
 }
 
 PartialDir::PartialDir(Env& env, const std::string& path)
-    : env_(env), final_path_(FollowLinks(path)), path_(absl::StrCat(final_path_, kPartialSuffix)) {}
+    : env_(env), final_path_(path), path_(absl::StrCat(path, kPartialSuffix)) {}
 
 absl::StatusOr<std::unique_ptr<PartialDir>> PartialDir::Create(Env& env, const std::string& path) {
-  std::unique_ptr<PartialDir> out(new PartialDir(env, path));
-  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(out->final_path_)));
+  // A link stays: what it leads to is made, or replaced if it is empty.
+  HOTROW_ASSIGN_OR_RETURN(const OutputPlace place, FindOutput(path));
+  std::unique_ptr<PartialDir> out(new PartialDir(env, place.path));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(place.path)));
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(out->path_));
   // Two writers of the same directory would mix their files.
   const std::string lock = absl::StrCat(out->path_, "/", kLockName);

@@ -165,7 +165,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, saved));
   // Opens the first part before anything is made.
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader,
-                          OpenSavedPart(env, saved, 0, options.store_bytes, options.store_is_open));
+                          OpenSavedPart(env, saved, 0, options.store_bytes));
   PortableModel portable;
   portable.model = saved;
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(saved));
@@ -182,7 +182,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
     if (rank > 0) {
       reader.reset();  // its index before the next one's
       HOTROW_ASSIGN_OR_RETURN(
-          reader, OpenSavedPart(env, saved, rank, options.store_bytes, options.store_is_open));
+          reader, OpenSavedPart(env, saved, rank, options.store_bytes));
     }
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {

@@ -26,8 +26,7 @@ struct ExportOptions {
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
   // Of the index of an ssd store; 0: no limit. The parts of several ranks are read one by one.
   int64_t store_bytes = 0;
-  bool store_is_open = false;  // as in SnapshotReaderOptions
-  Env* env = nullptr;          // not owned; null: the real file system
+  Env* env = nullptr;  // not owned; null: the real file system
 };
 
 struct ImportOptions {

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/atomic_file.h"
 #include "base/check.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -39,25 +40,20 @@ bool IsDenseFileName(const std::string& name) {
   return absl::StartsWith(name, kDensePrefix) && absl::EndsWith(name, kDenseSuffix);
 }
 
-// The copy gets its name once it is whole.
 absl::Status CopyFileDurably(Env& env, const std::string& from, const std::string& to) {
-  const std::string temporary = absl::StrCat(to, ".tmp");
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> source, env.Open(from, OpenMode::kRead));
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> copy,
-                          env.Open(temporary, OpenMode::kTruncate));
   HOTROW_ASSIGN_OR_RETURN(const int64_t size, source->Size());
   std::vector<std::byte> buffer(static_cast<size_t>(std::min(size, kCopyBytes)));
-  for (int64_t at = 0; at < size;) {
-    const auto bytes =
-        std::span(buffer).first(static_cast<size_t>(std::min(size - at, kCopyBytes)));
-    HOTROW_RETURN_IF_ERROR(ReadFull(*source, at, bytes));
-    HOTROW_RETURN_IF_ERROR(WriteFull(*copy, at, bytes));
-    at += static_cast<int64_t>(bytes.size());
-  }
-  HOTROW_RETURN_IF_ERROR(copy->Sync());
-  HOTROW_RETURN_IF_ERROR(copy->Close());
-  HOTROW_RETURN_IF_ERROR(env.Rename(temporary, to));
-  return env.SyncDir(ParentDir(to));
+  return WriteFileAtomicallyWith(env, to, [&](File& copy) -> absl::Status {
+    for (int64_t at = 0; at < size;) {
+      const auto bytes =
+          std::span(buffer).first(static_cast<size_t>(std::min(size - at, kCopyBytes)));
+      HOTROW_RETURN_IF_ERROR(ReadFull(*source, at, bytes));
+      HOTROW_RETURN_IF_ERROR(WriteFull(copy, at, bytes));
+      at += static_cast<int64_t>(bytes.size());
+    }
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
@@ -132,8 +128,15 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
   };
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables.snapshots().List());
   for (const SnapshotId id : snapshots) {
-    const bool kept = keeps(own.store, own.tables_dir, id);
-    if (names->owns(id) && !kept) HOTROW_RETURN_IF_ERROR(tables.snapshots().Drop(id));
+    if (!names->owns(id) || keeps(own.store, own.tables_dir, id)) continue;
+    // The store may have been moved since.
+    HOTROW_ASSIGN_OR_RETURN(const SnapshotInfo info, tables.snapshots().Describe(id));
+    const bool kept =
+        info.identity.known() &&
+        std::any_of(keep.parts.begin(), keep.parts.end(), [&](const SavedModel::Part& part) {
+          return part.snapshot == id && part.store == own.store && part.identity == info.identity;
+        });
+    if (!kept) HOTROW_RETURN_IF_ERROR(tables.snapshots().Drop(id));
   }
   if (copied) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env.ListDir(tables_dir()));

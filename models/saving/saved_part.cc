@@ -28,15 +28,13 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model) {
 }
 
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
-                                                              int32_t rank, int64_t memory_bytes,
-                                                              bool store_is_open) {
+                                                              int32_t rank, int64_t memory_bytes) {
   const SavedModel::Part& part = saved.parts[static_cast<size_t>(rank)];
   HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(saved));
   const SnapshotReaderOptions options = {.path = part.tables_dir,
                                          .snapshot = part.snapshot,
                                          .identity = part.identity,
-                                         .store_is_open = store_is_open,
                                          .memory_budget_bytes = memory_bytes,
                                          .env = &env};
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader, OpenSnapshot(kind, options));

@@ -23,11 +23,10 @@ namespace hotrow {
 absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model);
 
 // Opens the part of one rank for reading and compares the widths of its tables with the manifest.
-// memory_bytes and store_is_open as in SnapshotReaderOptions. Errors: those of
+// memory_bytes as in SnapshotReaderOptions. Errors: those of
 // store/snapshot_reader.h, DataLoss (the tables differ).
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
-                                                              int32_t rank, int64_t memory_bytes,
-                                                              bool store_is_open = false);
+                                                              int32_t rank, int64_t memory_bytes);
 
 // For StartOptions::age_lines.
 std::vector<RowLines> AgeLinesOf(const SavedModel& saved);

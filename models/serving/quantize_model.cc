@@ -1,6 +1,7 @@
 #include "models/serving/quantize_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ranges>
 #include <span>
 #include <utility>
@@ -112,6 +113,11 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
   if (options.data == nullptr) return narrow;
   Evaluation evaluation(options);
   HOTROW_ASSIGN_OR_RETURN(report->before, evaluation.Evaluate(forms));
+  if (options.max_auc_loss.has_value() && std::isnan(report->before->auc)) {
+    return absl::InvalidArgumentError(
+        "QuantizeOptions.max_auc_loss cannot be measured: all labels of the data are of one class, "
+        "and AUC needs both");
+  }
   HOTROW_ASSIGN_OR_RETURN(report->after, evaluation.Evaluate(narrow));
   const auto keeps_bound = [&](const CtrMetrics& metrics) {
     return !options.max_auc_loss.has_value() ||

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/machine_limits.h"
 #include "base/status_macros.h"
 #include "models/serving/score_session_impl.h"
 #include "models/serving/scorer_impl.h"
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& given)
   ScorerOptions options = given;
   if (options.max_concurrency == 0) {
     options.max_concurrency = std::clamp<int32_t>(
-        static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kConcurrencyMax);
+        UsableProcessors(), 1, kConcurrencyMax);
   }
   const int32_t concurrency = options.max_concurrency;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<internal::ServingModel> model,

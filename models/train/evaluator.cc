@@ -111,7 +111,9 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
   for (const MetricsAccumulator& task : metrics) evaluation.tasks.push_back(task.Compute());
   evaluation.metrics = MeanOverTasks(evaluation.tasks);
   if (num_tasks == 1) evaluation.tasks.clear();
-  if (!labels.empty()) evaluation.best_auc = Auc(true_probabilities, labels);
+  if (!labels.empty() && !std::isnan(evaluation.metrics.auc)) {
+    evaluation.best_auc = Auc(true_probabilities, labels);
+  }
   return evaluation;
 }
 

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 
 namespace hotrow {
@@ -65,9 +67,13 @@ double Auc(std::span<const float> scores, std::span<const float> labels) {
     positives += counts[1];
     begin = end;
   }
-  if (negatives == 0 || positives == 0) return 0.5;
+  if (negatives == 0 || positives == 0) return std::numeric_limits<double>::quiet_NaN();
   return static_cast<double>(twice_ordered_pairs) /
          (2 * static_cast<double>(positives) * static_cast<double>(negatives));
+}
+
+std::string FormatMetric(double metric, int digits) {
+  return std::isnan(metric) ? "none (one class)" : absl::StrFormat("%.*f", digits, metric);
 }
 
 CtrMetrics MeanOverTasks(std::span<const CtrMetrics> tasks) {
@@ -125,6 +131,8 @@ CtrMetrics MetricsAccumulator::Compute() const {
   const auto n = static_cast<double>(metrics.samples);
   const auto clicks = static_cast<double>(positives);
   metrics.logloss = loss / n;
+  metrics.ne = std::numeric_limits<double>::quiet_NaN();
+  metrics.calibration = metrics.ne;
   if (positives > 0 && positives < metrics.samples) {
     const double rate = clicks / n;
     metrics.ne = metrics.logloss / -(rate * std::log(rate) + (1 - rate) * std::log1p(-rate));

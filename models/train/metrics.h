@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace hotrow {
@@ -10,10 +11,10 @@ namespace hotrow {
 // The quality of a set of predictions.
 struct CtrMetrics {
   int64_t samples = 0;
-  double auc = 0;      // exact; 0.5 when one class is missing
+  double auc = 0;      // exact; NaN when a class is missing, since there is none then
   double logloss = 0;  // mean, natural logarithm
-  double ne = 0;  // logloss / entropy of the base rate (He et al. 2014); 0 when that entropy is 0
-  double calibration = 0;  // sum of predictions / sum of labels; 0 without positives
+  double ne = 0;       // logloss / entropy of the base rate (He et al. 2014); NaN likewise
+  double calibration = 0;  // sum of predictions / sum of labels; NaN without positives
 };
 
 // The means of each number over the tasks; of one task its own. `tasks` is not empty.
@@ -21,8 +22,10 @@ CtrMetrics MeanOverTasks(std::span<const CtrMetrics> tasks);
 
 // Area under the ROC curve by ranks: the share of (positive, negative) pairs in the right order,
 // ties counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes are equal, scores
-// finite, labels 0 or 1 (above 0.5 is positive).
+// finite, labels 0 or 1 (above 0.5 is positive). NaN where there are no pairs.
 double Auc(std::span<const float> scores, std::span<const float> labels);
+// "0.7512", or why there is none.
+std::string FormatMetric(double metric, int digits = 4);
 
 // Collects predictions batch by batch. Keeps 8 bytes a sample.
 class MetricsAccumulator {

@@ -1,11 +1,10 @@
 #include "models/train/metrics_export.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/atomic_file.h"
 #include "base/exposition.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
@@ -22,7 +21,7 @@ absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Start(
     const MetricsExportOptions& options) {
   std::unique_ptr<MetricsExport> exported(new MetricsExport(options));
   if (!options.file.empty()) {
-    const absl::Status written = exported->Write("# The run has not begun.\n");
+    const absl::Status written = ReplaceFile(exported->env_, options.file, "# The run has not begun.\n");
     if (!written.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("--metrics_file=", options.file, ": ", std::string(written.message()),
@@ -78,23 +77,8 @@ void MetricsExport::Run() {
       const std::lock_guard<std::mutex> lock(mutex_);
       std::swap(text_, text);
     }
-    if (!options_.file.empty()) first_error_.Update(Write(*kept));
+    if (!options_.file.empty()) first_error_.Update(ReplaceFile(env_, options_.file, *kept));
   }
-}
-
-absl::Status MetricsExport::Write(const std::string& text) {
-  const std::string temporary = absl::StrCat(options_.file, ".tmp");
-  const auto write = [&]() -> absl::Status {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
-                            env_.Open(temporary, OpenMode::kTruncate));
-    HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(text))));
-    return file->Close();
-  };
-  absl::Status status = write();
-  if (status.ok()) status = env_.Rename(temporary, options_.file);
-  // On a full disk it would take what room there is.
-  if (!status.ok()) env_.Remove(temporary).IgnoreError();
-  return status;
 }
 
 absl::Status MetricsExport::Close() {

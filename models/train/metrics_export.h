@@ -59,7 +59,6 @@ class MetricsExport {
  private:
   explicit MetricsExport(const MetricsExportOptions& options);
   void Run();
-  absl::Status Write(const std::string& text);
   std::shared_ptr<const std::string> text() const;
 
   const MetricsExportOptions options_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -21,7 +22,9 @@ using Json = nlohmann::ordered_json;
 double Ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 double Millis(int64_t nanos) { return 1e-6 * static_cast<double>(nanos); }
 
+// null: there were no samples, as where there is no such split.
 Json MetricsJson(const CtrMetrics& metrics) {
+  if (metrics.samples == 0) return nullptr;
   return {{"auc", metrics.auc},
           {"logloss", metrics.logloss},
           {"ne", metrics.ne},
@@ -97,24 +100,29 @@ void AppendQuality(const TrainReport& report, std::string* out) {
       best = absl::StrFormat("at the best validation, epoch %d, step %s%s%s", report.best_epoch,
                              FormatCount(report.best_step), best.empty() ? "" : "; ", best);
     }
-    AppendRow(out, "test AUC", absl::StrFormat("%.4f", report.test.auc), best);
+    AppendRow(out, "test AUC", FormatMetric(report.test.auc), best);
     AppendRow(
         out, "test logloss", absl::StrFormat("%.4f", report.test.logloss),
-        absl::StrFormat("NE %.4f, calibration %.3f", report.test.ne, report.test.calibration));
+        absl::StrFormat("NE %s, calibration %s", FormatMetric(report.test.ne),
+                        FormatMetric(report.test.calibration, 3)));
   } else {
     AppendRow(out, "test AUC", "-", "not evaluated");
   }
   for (const TrainReport::Task& task : report.tasks) {
     if (task.test.samples == 0) break;
     AppendRow(
-        out, absl::StrCat("  ", task.label), absl::StrFormat("%.4f", task.test.auc),
-        absl::StrFormat("logloss %.4f, NE %.4f, calibration %.3f; validation AUC %.4f",
-                        task.test.logloss, task.test.ne, task.test.calibration, task.valid.auc));
+        out, absl::StrCat("  ", task.label), FormatMetric(task.test.auc),
+        absl::StrFormat("logloss %.4f, NE %s, calibration %s%s", task.test.logloss,
+                        FormatMetric(task.test.ne), FormatMetric(task.test.calibration, 3),
+                        task.valid.samples == 0
+                            ? std::string()
+                            : absl::StrCat("; validation AUC ", FormatMetric(task.valid.auc))));
   }
   AppendRow(out, "train logloss", absl::StrFormat("%.4f", report.train_logloss),
             report.valid.samples == 0 ? std::string()
-                                      : absl::StrFormat("validation AUC %.4f, logloss %.4f",
-                                                        report.valid.auc, report.valid.logloss));
+                                      : absl::StrFormat("validation AUC %s, logloss %.4f",
+                                                        FormatMetric(report.valid.auc),
+                                                        report.valid.logloss));
 }
 
 void AppendSpeed(const TrainReport& report, std::string* out) {
@@ -312,12 +320,20 @@ std::string ReportToJson(const TrainReport& report) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
+namespace {
+
+std::string SignalName(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
+}
+
+}  // namespace
+
 std::string FormatSummary(const TrainReport& report) {
   std::string out;
   if (report.stopped_by_signal != 0) {
     absl::StrAppendFormat(&out, "Stopped by %s after step %s.\n\n",
-                          report.stopped_by_signal == SIGINT ? "SIGINT" : "SIGTERM",
-                          FormatCount(report.steps));
+                          SignalName(report.stopped_by_signal), FormatCount(report.steps));
   }
   if (report.stopped_early) {
     absl::StrAppendFormat(&out, "Stopped after epoch %d: validation no longer improved.\n\n",

@@ -122,7 +122,6 @@ absl::Status RunDeltas::WriteLink(int64_t step) {
                                         .form = FormOf(options_),
                                         .memory_bytes = MemoryBytes(options_),
                                         .store_bytes = options_.delta_bytes - MemoryBytes(options_),
-                                        .store_is_open = true,
                                         .env = &env_})
                                .status());
     written_ = absl::StrFormat("chain %s: base of step %s, written in %.2f s", options_.delta_dir,
@@ -136,7 +135,6 @@ absl::Status RunDeltas::WriteLink(int64_t step) {
                                        .form = FormOf(options_),
                                        .memory_bytes = MemoryBytes(options_),
                                        .store_bytes = options_.delta_bytes - MemoryBytes(options_),
-                                       .store_is_open = true,
                                        .env = &env_}));
   written_ = absl::StrFormat("delta %s: %s rows, %s tombstones, %s, written in %.2f s", summary.to,
                              FormatCount(summary.rows), FormatCount(summary.erased),

@@ -1,6 +1,7 @@
 #include "models/train/run_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <span>
 
@@ -72,7 +73,9 @@ void AppendTraining(const RunMetrics& run, ExpositionWriter* out) {
   Put(out, "hotrow_divergences_total", kCounter,
       "1 where the run ended because its loss or a norm was not finite.", run.divergences);
   if (run.valid.samples > 0) {
-    Put(out, "hotrow_validation_auc_ratio", kGauge, "AUC of the last validation.", run.valid.auc);
+    if (!std::isnan(run.valid.auc)) {
+      Put(out, "hotrow_validation_auc_ratio", kGauge, "AUC of the last validation.", run.valid.auc);
+    }
     Put(out, "hotrow_validation_logloss", kGauge, "Logloss of the last validation.",
         run.valid.logloss);
   }

@@ -1,6 +1,7 @@
 #include "models/train/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <memory>
@@ -287,11 +288,16 @@ absl::Status Trainer::Validate(int64_t epoch) {
         absl::StrCat("--", flag, " needs validation data, and ", schema_.name, " has none"));
   }
   if (mllog()) {
-    mllog_.Point("eval_accuracy", evaluation.metrics.auc, epoch_num);
+    if (!std::isnan(evaluation.metrics.auc)) {
+      mllog_.Point("eval_accuracy", evaluation.metrics.auc, epoch_num);
+    }
     mllog_.End("eval_stop", epoch_num);
   }
   const ValidationPolicy::State policy_before = policy_.state();
-  const ValidationPolicy::Verdict verdict = policy_.Observe(DecidingAuc(evaluation));
+  const double deciding_auc = DecidingAuc(evaluation);
+  // Nothing goes by an AUC that does not exist.
+  const ValidationPolicy::Verdict verdict =
+      std::isnan(deciding_auc) ? ValidationPolicy::Verdict() : policy_.Observe(deciding_auc);
   if (!keeps_best()) {
     at_.valid = evaluation.metrics;
     at_.valid_tasks = evaluation.tasks;
@@ -316,11 +322,12 @@ absl::Status Trainer::Validate(int64_t epoch) {
   at_.stopped_early = verdict.stop;
 
   std::string text =
-      absl::StrFormat("epoch %d, step %s: validation AUC %.4f, logloss %.4f", epoch + 1,
-                      FormatCount(at_.steps), evaluation.metrics.auc, evaluation.metrics.logloss);
+      absl::StrFormat("epoch %d, step %s: validation AUC %s, logloss %.4f", epoch + 1,
+                      FormatCount(at_.steps), FormatMetric(evaluation.metrics.auc),
+                      evaluation.metrics.logloss);
   for (size_t task = 0; task < evaluation.tasks.size(); ++task) {
-    absl::StrAppendFormat(&text, "%s%s %.4f", task == 0 ? "; AUC of " : ", ", schema_.labels[task],
-                          evaluation.tasks[task].auc);
+    absl::StrAppendFormat(&text, "%s%s %s", task == 0 ? "; AUC of " : ", ", schema_.labels[task],
+                          FormatMetric(evaluation.tasks[task].auc));
   }
   if (keeps_best() && verdict.better) absl::StrAppend(&text, ", the best so far");
   if (verdict.lowered) absl::StrAppendFormat(&text, ", learning rate x %g", policy_.factor());

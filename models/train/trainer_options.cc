@@ -4,12 +4,13 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
@@ -299,11 +300,28 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
   return absl::OkStatus();
 }
 
+namespace {
+
+// Whether text[begin, end) stands for itself: as part of a path, of a longer name or of a quoted one
+// it is somebody's own.
+bool IsWholeName(std::string_view text, size_t begin, size_t end) {
+  const auto continues = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' ||
+           c == '"' || c == '\'';
+  };
+  if (begin > 0 && (continues(text[begin - 1]) || text[begin - 1] == '.')) return false;
+  if (end == text.size()) return true;
+  if (text[end] == '.') return end + 1 == text.size() || !continues(text[end + 1]);
+  return !continues(text[end]);
+}
+
+}  // namespace
+
 absl::Status WithFlagNames(const absl::Status& status) {
   if (status.ok()) return status;
-  std::string text = absl::StrReplaceAll(
-      status.message(),
-      {{"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
+  // A name before those that it ends in.
+  static constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
+      {"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
        {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
        {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
        {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
@@ -322,7 +340,19 @@ absl::Status WithFlagNames(const absl::Status& status) {
        {"DensePrecision::kBf16", "--precision=bf16"},
        {"DensePrecision::kFp16", "--precision=fp16"},
        {"DensePrecision::kTf32", "--precision=tf32"},
-       {"DensePrecision::kFp32", "--precision=fp32"}});
+       {"DensePrecision::kFp32", "--precision=fp32"}};
+  std::string text(status.message());
+  for (size_t at = 0; at < text.size(); ++at) {
+    for (const auto& [name, flag] : kFlags) {
+      if (std::string_view(text).substr(at, name.size()) != name ||
+          !IsWholeName(text, at, at + name.size())) {
+        continue;
+      }
+      text.replace(at, name.size(), flag);
+      at += flag.size() - 1;
+      break;
+    }
+  }
   return text == status.message() ? status : absl::Status(status.code(), text);
 }
 

@@ -638,8 +638,8 @@ const TrainerSetting kSettings[] = {
     {.name = "checkpoint_dir",
      .group = kCheckpointsGroup,
      .help = "directory of checkpoints of the whole run. After a kill or a power loss --resume "
-             "goes on from the newest with the same bits. SIGINT and SIGTERM take one more and end "
-             "the run. With --store=memory it holds the rows too",
+             "goes on from the newest with the same bits. SIGINT, SIGTERM, SIGHUP and SIGPIPE take "
+             "one more and end the run. With --store=memory it holds the rows too",
      .role = kAlikeInPresence,
      .bind = [](O& o) { return StringFlag("DIR", &o.checkpoint_dir); }},
     {.name = "checkpoint_every",

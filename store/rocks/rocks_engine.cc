@@ -26,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "store/rocks/rocks_database_impl.h"
 #include "store/rocks/rocks_disk_impl.h"
 
@@ -107,7 +108,7 @@ absl::Status WithThreads(int background_jobs, absl::FunctionRef<void()> open) {
   } catch (const std::system_error& error) {
     return absl::UnavailableError(
         absl::StrCat("the system has no thread for RocksDB: ", error.what(),
-                     "; raise the limit of threads (ulimit -u)"));
+                     "; ", NoThreadRemedy()));
   }
   return absl::OkStatus();
 }

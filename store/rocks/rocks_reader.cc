@@ -69,12 +69,15 @@ class RocksSnapshotReader final : public SnapshotReader {
   const SnapshotInfo& info() const override { return info_; }
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
-    return database_->Visit(row_bytes_, visit);
+    return EndedWith(database_->Visit(row_bytes_, visit));
   }
 
  private:
   // The directory of the database, whose files were checked.
   absl::StatusOr<std::string> CheckSnapshot();
+  absl::Status OpenDatabase();
+  // What reading came to. What looks like damage may be that of a snapshot that was dropped.
+  absl::Status EndedWith(const absl::Status& read) const;
 
   const SnapshotReaderOptions options_;
   std::unique_ptr<RocksDirLock> lock_;
@@ -89,11 +92,25 @@ absl::StatusOr<std::string> RocksSnapshotReader::CheckSnapshot() {
                           ReadRocksSnapshot(options_.path, options_.snapshot, tables_));
   HOTROW_RETURN_IF_ERROR(CheckSnapshotIdentity(absl::StrCat("RocksDB store ", options_.path),
                                                snapshot.info, options_.identity));
+  info_ = snapshot.info;
   std::vector<RocksDamage> damage;
   HOTROW_RETURN_IF_ERROR(CheckRocksSnapshotFiles(snapshot, nullptr, &damage));
   HOTROW_RETURN_IF_ERROR(RocksDamageToStatus(damage));
-  info_ = std::move(snapshot.info);
   return snapshot.dir;
+}
+
+absl::Status RocksSnapshotReader::EndedWith(const absl::Status& read) const {
+  if (!absl::IsDataLoss(read) || info_.id == 0) return read;
+  const absl::StatusOr<RocksSnapshot> there =
+      ReadRocksSnapshot(options_.path, options_.snapshot, tables_);
+  if (!absl::IsFailedPrecondition(there.status()) &&
+      (!there.ok() || there->info.identity == info_.identity)) {
+    return read;
+  }
+  return absl::FailedPreconditionError(absl::StrCat("RocksDB store ", options_.path, ": snapshot ",
+                                                    options_.snapshot,
+                                                    " was dropped while it was read; read a newer "
+                                                    "one"));
 }
 
 absl::Status RocksSnapshotReader::Open() {
@@ -101,7 +118,7 @@ absl::Status RocksSnapshotReader::Open() {
   HOTROW_ASSIGN_OR_RETURN(RocksDirectory directory, LookAtRocksDirectory(path));
   HOTROW_RETURN_IF_ERROR(CheckThatThereIsAStore(path, directory));
   // The files of a snapshot never change, whatever the open store does.
-  if (!options_.store_is_open) {
+  if (options_.snapshot == 0) {
     HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(path, /*reader=*/true));
   }
   HOTROW_ASSIGN_OR_RETURN(directory, LookAtRocksDirectory(path));
@@ -109,6 +126,11 @@ absl::Status RocksSnapshotReader::Open() {
       CheckRocksDirectory(path, directory, /*opens_snapshot=*/options_.snapshot != 0));
   HOTROW_ASSIGN_OR_RETURN(tables_, ReadRocksTables(path));
   row_bytes_ = RowBytesOf(tables_);
+  return EndedWith(OpenDatabase());
+}
+
+absl::Status RocksSnapshotReader::OpenDatabase() {
+  const std::string& path = options_.path;
   RocksLive live;
   std::string dir;
   if (options_.snapshot != 0) {
@@ -123,8 +145,12 @@ absl::Status RocksSnapshotReader::Open() {
   const int64_t cache_bytes = options_.memory_budget_bytes == 0
                                   ? kCacheBytes
                                   : std::min(kCacheBytes, options_.memory_budget_bytes);
-  HOTROW_ASSIGN_OR_RETURN(
-      database_, RocksDatabase::Open({.path = path, .dir = dir, .cache_bytes = cache_bytes}));
+  // Files that are open stay, whoever removes their names.
+  HOTROW_ASSIGN_OR_RETURN(database_,
+                          RocksDatabase::Open({.path = path,
+                                               .dir = dir,
+                                               .cache_bytes = cache_bytes,
+                                               .opens_all_files = options_.snapshot != 0}));
   if (options_.snapshot != 0) return absl::OkStatus();
   HOTROW_RETURN_IF_ERROR(database_->CheckSequence(live, dir));
   if (database_->rows() == 0) info_.table_rows.assign(tables_.size(), 0);
@@ -180,7 +206,7 @@ class Inspector {
   absl::StatusOr<RocksStoreReport> RunSnapshot(SnapshotId id);
 
  private:
-  absl::Status Lock();
+  absl::Status Begin(bool lock);
   absl::Status LookAtSnapshot(SnapshotId id);
   absl::Status LookAtLive(const RocksDirectory& directory);
   absl::Status LookAtLiveDatabase(const RocksLive& live);
@@ -321,10 +347,12 @@ absl::Status Inspector::LookAtLive(const RocksDirectory& directory) {
   return LookAtLiveDatabase(live);
 }
 
-absl::Status Inspector::Lock() {
+absl::Status Inspector::Begin(bool lock) {
   HOTROW_ASSIGN_OR_RETURN(const RocksDirectory directory, LookAtRocksDirectory(path_));
   HOTROW_RETURN_IF_ERROR(CheckThatThereIsAStore(path_, directory));
-  HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(path_, /*reader=*/true));
+  if (lock) {
+    HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(path_, /*reader=*/true));
+  }
   HOTROW_RETURN_IF_ERROR(CheckRocksDirectory(path_, directory, /*opens_snapshot=*/true));
   HOTROW_ASSIGN_OR_RETURN(tables_, ReadRocksTables(path_));
   for (const StoreTable& table : tables_) {
@@ -334,7 +362,7 @@ absl::Status Inspector::Lock() {
 }
 
 absl::StatusOr<RocksStoreReport> Inspector::Run() {
-  HOTROW_RETURN_IF_ERROR(Lock());
+  HOTROW_RETURN_IF_ERROR(Begin(/*lock=*/true));
   HOTROW_ASSIGN_OR_RETURN(const RocksDirectory directory, LookAtRocksDirectory(path_));
   HOTROW_RETURN_IF_ERROR(LookAtLive(directory));
   BytesOfInode live;
@@ -357,13 +385,17 @@ absl::StatusOr<RocksStoreReport> Inspector::Run() {
 }
 
 absl::StatusOr<RocksStoreReport> Inspector::RunSnapshot(SnapshotId id) {
-  HOTROW_RETURN_IF_ERROR(Lock());
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, PosixEnv().Exists(RocksSnapshotDir(path_, id)));
-  if (!exists) {
+  HOTROW_RETURN_IF_ERROR(Begin(/*lock=*/false));
+  const auto check = [&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const bool exists, PosixEnv().Exists(RocksSnapshotDir(path_, id)));
+    if (exists) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("RocksDB store ", path_, ": there is no snapshot ", id));
-  }
-  HOTROW_RETURN_IF_ERROR(LookAtSnapshot(id));
+  };
+  HOTROW_RETURN_IF_ERROR(check());
+  const absl::Status looked = LookAtSnapshot(id);
+  HOTROW_RETURN_IF_ERROR(check());  // it may have been dropped meanwhile
+  HOTROW_RETURN_IF_ERROR(looked);
   return std::move(report_);
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/file_hold.h"
 #include "base/math.h"
 #include "base/own_status.h"
 #include "base/status_macros.h"
@@ -114,6 +115,9 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
     if (size < options_.segment_bytes) {
       HOTROW_RETURN_IF_ERROR(segments_[slot]->file->Allocate(options_.segment_bytes));
     }
+  }
+  if (ref == nullptr && IsFileHeld(*segments_[slot]->file)) {
+    segments_[slot]->state = SsdSegment::State::kHeld;
   }
   if (ref != nullptr) {
     SsdSegment& segment = *segments_[slot];
@@ -659,10 +663,12 @@ void SsdLog::AddSnapshotRefs(std::span<const SsdSegmentRef> refs, int delta) {
 void SsdLog::ReapRetired() {
   const uint64_t oldest = gate_.OldestActive();
   for (const auto& segment : segments_) {
-    if (segment != nullptr && segment->state == SsdSegment::State::kRetiring &&
-        segment->retire_tag < oldest) {
-      segment->state = SsdSegment::State::kFree;
-    }
+    if (segment == nullptr) continue;
+    const bool retired =
+        segment->state == SsdSegment::State::kRetiring && segment->retire_tag < oldest;
+    if (!retired && segment->state != SsdSegment::State::kHeld) continue;
+    segment->state =
+        IsFileHeld(*segment->file) ? SsdSegment::State::kHeld : SsdSegment::State::kFree;
   }
 }
 
@@ -671,12 +677,23 @@ bool SsdLog::WaitForReaders() {
   std::unique_lock lock(mutex_);
   ReapRetired();
   const int64_t before = CountRetiring();
-  if (before == 0) return false;
+  if (before == 0) return BreakHolds();
   while (CountRetiring() == before) {
     changed_.wait_for(lock, kPoll);
     ReapRetired();
   }
   return true;
+}
+
+// The store's work goes before that of readers, who find out by checksums and the manifest.
+bool SsdLog::BreakHolds() {
+  bool any = false;
+  for (const auto& segment : segments_) {
+    if (segment == nullptr || segment->state != SsdSegment::State::kHeld) continue;
+    segment->state = SsdSegment::State::kFree;
+    any = true;
+  }
+  return any;
 }
 
 int64_t SsdLog::Available() {

@@ -67,6 +67,7 @@ struct SsdSegment {
     kCleaned,   // all its rows are elsewhere; the manifest may still name it
     kRetained,  // snapshots name it, the present state does not
     kRetiring,  // unnamed; finds that began before may still read it
+    kHeld,      // likewise a reader of a snapshot that was dropped (base/file_hold.h)
   };
   explicit SsdSegment(uint32_t slot) : slot(slot) {}
 
@@ -223,7 +224,8 @@ class SsdLog {
   void AddSnapshotRefs(std::span<const SsdSegmentRef> refs, int delta);
   std::vector<uint32_t> CleanedSegments() const;
 
-  // Waits until finds let go of a segment that they keep from being free. False: there is none.
+  // Waits until finds let go of a segment that they keep from being free; without one, takes those
+  // that readers of dropped snapshots hold. False: there is none.
   bool WaitForReaders();
   // Segments that could be opened now: free ones and those that may still be created.
   int64_t Available();
@@ -272,7 +274,8 @@ class SsdLog {
   absl::Status RetryFailed();
   void WriterLoop();
   void ReturnBuffer(std::byte* data);
-  void ReapRetired();  // mutex_ is held
+  void ReapRetired();  // mutex_ is held, also below
+  bool BreakHolds();
   int64_t CountFree() const;
   int64_t CountRetiring() const;
 

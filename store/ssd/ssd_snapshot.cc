@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/file_hold.h"
 #include "base/io_queue.h"
 #include "base/math.h"
 #include "base/read_file.h"
@@ -26,10 +27,12 @@
 // Reading a snapshot of an SsdStore: an index of its rows from the footers, as opening the store
 // makes it, then the segments from end to end; what the index names is visited.
 //
-// The store may be open and written to meanwhile (store_is_open). As long as a manifest names the
-// snapshot its segments are not written anew, and only behind the ends that it names is anything
-// appended. The last chunk of a segment may get more records, and its footer, at any time; both its
-// footer and its records are read only up to that end.
+// The store may be open and written to meanwhile. As long as a manifest names the snapshot its
+// segments are not written anew, and only behind the ends that it names is anything appended. The
+// last chunk of a segment may get more records, and its footer, at any time; both its footer and its
+// records are read only up to that end. Once no manifest names the snapshot, its segments are
+// written anew when there is no other that nobody holds (base/file_hold.h). What cannot be read then
+// is no damage if the manifest does not name the snapshot any more.
 //
 // What changed since an earlier snapshot is in the segments, and in the ends of segments, that this
 // one has not: each record gets a new number, also one that the cleaner moves.
@@ -70,7 +73,7 @@ class SsdSnapshotReader final : public SnapshotReader {
   absl::Status Open();
   // For IterateChanges instead. False: what changed cannot be told, or not in this memory.
   absl::StatusOr<bool> OpenChanges(const ParentSnapshot& parent);
-  absl::Status ReadManifest(bool lock);  // alone, for who wants info() and tables() only
+  absl::Status ReadManifest();  // alone, for who wants info() and tables() only
 
   std::span<const StoreTable> tables() const override { return manifest_.tables; }
   int64_t rows() const override { return index_->rows(); }
@@ -99,7 +102,8 @@ class SsdSnapshotReader final : public SnapshotReader {
            static_cast<uint64_t>(offset / internal::kSsdUnitBytes);
   }
   absl::StatusOr<SsdManifest> Decode(const std::string& text) const;
-  absl::Status OpenSegments();
+  absl::Status Lock();
+  absl::Status HoldSegments();
   absl::Status MakeIndex();
   absl::Status VisitChunk(
       const SsdSegmentRef& ref, int64_t offset, std::span<const std::byte> chunk,
@@ -125,7 +129,7 @@ class SsdSnapshotReader final : public SnapshotReader {
   std::string manifest_text_;
   SsdManifest manifest_;
   SnapshotInfo info_;
-  // The snapshot, of changes also the parent: with store_is_open they must stay.
+  // The snapshot, of changes also the parent: they must stay. Empty: the latest state is read.
   std::vector<internal::SsdSnapshot> kept_;
   std::vector<SsdSegmentRef> segments_;  // of the snapshot
   std::vector<int64_t> row_bytes_;       // by table index
@@ -144,10 +148,11 @@ class SsdSnapshotReader final : public SnapshotReader {
 };
 
 absl::Status SsdSnapshotReader::Open() {
-  HOTROW_RETURN_IF_ERROR(ReadManifest(/*lock=*/true));
-  HOTROW_RETURN_IF_ERROR(OpenSegments());
+  HOTROW_RETURN_IF_ERROR(Lock());
+  HOTROW_RETURN_IF_ERROR(ReadManifest());
+  HOTROW_RETURN_IF_ERROR(EndedWith(HoldSegments()));
   HOTROW_ASSIGN_OR_RETURN(queue_, env_.NewIoQueue({}));
-  return MakeIndex();
+  return EndedWith(MakeIndex());
 }
 
 absl::StatusOr<SsdManifest> SsdSnapshotReader::Decode(const std::string& text) const {
@@ -158,26 +163,31 @@ absl::StatusOr<SsdManifest> SsdSnapshotReader::Decode(const std::string& text) c
                                    std::string(decoded.status().message())));
 }
 
-absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
+// The latest state changes while the store is open.
+absl::Status SsdSnapshotReader::Lock() {
+  if (options_.snapshot != 0) return absl::OkStatus();
+  // A store that was copied without it is not open, and nothing is to be made here. Others may read
+  // it, too.
+  const std::string path = PathOf(internal::kSsdLockName);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(path));
+  if (!exists) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<FileLock>> taken = env_.LockFile(path, LockMode::kShared);
+  if (absl::IsFailedPrecondition(taken.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SSD store ", options_.path, ": is open, here or in another process; close it first"));
+  }
+  HOTROW_RETURN_IF_ERROR(taken.status());
+  lock_ = *std::move(taken);
+  return absl::OkStatus();
+}
+
+absl::Status SsdSnapshotReader::ReadManifest() {
   const std::string path = PathOf(internal::kSsdManifestName);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(path));
   if (!exists) {
     return absl::NotFoundError(absl::StrCat(options_.path, ": there is no SSD store, the file ",
                                             std::string(internal::kSsdManifestName),
                                             " is missing"));
-  }
-  // A store that was copied without it is not open, and nothing is to be made here. Others may read
-  // it, too: the ranks of a job that starts from a snapshot of another number of ranks.
-  const std::string lock_path = PathOf(internal::kSsdLockName);
-  HOTROW_ASSIGN_OR_RETURN(const bool has_lock, env_.Exists(lock_path));
-  if (lock && has_lock && !options_.store_is_open) {
-    absl::StatusOr<std::unique_ptr<FileLock>> taken = env_.LockFile(lock_path, LockMode::kShared);
-    if (absl::IsFailedPrecondition(taken.status())) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "SSD store ", options_.path, ": is open, here or in another process; close it first"));
-    }
-    HOTROW_RETURN_IF_ERROR(taken.status());
-    lock_ = *std::move(taken);
   }
   HOTROW_ASSIGN_OR_RETURN(manifest_text_,
                           ReadWholeFile(env_, path, internal::kSsdManifestBytesMax));
@@ -201,7 +211,7 @@ absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
       absl::StrCat(options_.path, ": there is no snapshot ", options_.snapshot));
 }
 
-absl::Status SsdSnapshotReader::OpenSegments() {
+absl::Status SsdSnapshotReader::HoldSegments() {
   for (const SsdSegmentRef& ref : segments_) {
     const std::string path = PathOf(internal::SsdSegmentName(ref.slot));
     absl::StatusOr<std::unique_ptr<File>> file = env_.OpenDirect(path, OpenMode::kRead);
@@ -209,6 +219,7 @@ absl::Status SsdSnapshotReader::OpenSegments() {
       return absl::DataLossError(absl::StrCat(path, ": the file is missing"));
     }
     HOTROW_RETURN_IF_ERROR(file.status());
+    HoldFile(**file);
     HOTROW_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
     // Its chunks are read whole.
     const int64_t end = RoundUp(ref.end_offset, manifest_.chunk_bytes);
@@ -265,7 +276,7 @@ absl::Status SsdSnapshotReader::CheckUnchanged() const {
       const std::string now,
       ReadWholeFile(env_, PathOf(internal::kSsdManifestName), internal::kSsdManifestBytesMax));
   if (now == manifest_text_) return absl::OkStatus();
-  if (!options_.store_is_open) {
+  if (kept_.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(options_.path, ": the store was changed while it was read; close it first"));
   }
@@ -278,13 +289,15 @@ absl::Status SsdSnapshotReader::CheckUnchanged() const {
     if (stays) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(options_.path, ": snapshot ", kept.id,
-                     " was dropped while it was read; whoever has the store open must keep it"));
+                     " was dropped while it was read; read a newer one"));
   }
   return absl::OkStatus();
 }
 
 absl::Status SsdSnapshotReader::EndedWith(const absl::Status& read) const {
-  if (!read.ok() && !options_.store_is_open) return read;
+  // Checksums cover the life of a segment, so rows of a snapshot are right or not at all. Changes
+  // are of two that somebody keeps.
+  if (read.ok() && kept_.size() == 1) return read;
   const absl::Status unchanged = CheckUnchanged();
   return unchanged.ok() ? read : unchanged;
 }
@@ -388,13 +401,14 @@ absl::Status SsdSnapshotReader::Iterate(
         return VisitChunk(*chunk.ref, chunk.offset, bytes, visit);
       })));
   if (visited_ == rows()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(options_.path, ": the footers tell of ", rows(),
-                                          " rows, the segments hold ", visited_,
-                                          "; `hotrow verify` lists all damage"));
+  return EndedWith(absl::DataLossError(absl::StrCat(options_.path, ": the footers tell of ", rows(),
+                                                    " rows, the segments hold ", visited_,
+                                                    "; `hotrow verify` lists all damage")));
 }
 
 absl::StatusOr<bool> SsdSnapshotReader::OpenChanges(const ParentSnapshot& parent) {
-  HOTROW_RETURN_IF_ERROR(ReadManifest(/*lock=*/true));
+  HOTROW_RETURN_IF_ERROR(Lock());
+  HOTROW_RETURN_IF_ERROR(ReadManifest());
   const auto found =
       std::find_if(manifest_.snapshots.begin(), manifest_.snapshots.end(),
                    [&](const internal::SsdSnapshot& s) { return s.id == parent.snapshot; });
@@ -426,10 +440,12 @@ absl::StatusOr<bool> SsdSnapshotReader::OpenChanges(const ParentSnapshot& parent
     changed.push_back(ref);
   }
   segments_ = std::move(changed);
-  HOTROW_RETURN_IF_ERROR(OpenSegments());
+  HOTROW_RETURN_IF_ERROR(EndedWith(HoldSegments()));
   HOTROW_ASSIGN_OR_RETURN(queue_, env_.NewIoQueue({}));
   // A snapshot keeps the number that the record behind its last one was to get.
-  return FindNewest(begins, found->sequence - 1);
+  const absl::StatusOr<bool> knows = FindNewest(begins, found->sequence - 1);
+  HOTROW_RETURN_IF_ERROR(EndedWith(knows.status()));
+  return knows;
 }
 
 absl::StatusOr<bool> SsdSnapshotReader::FindNewest(const std::map<uint32_t, int64_t>& begins,
@@ -533,7 +549,7 @@ class SsdSnapshotChanges final : public SnapshotChanges {
 absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   SsdSnapshotReader reader(options.env == nullptr ? PosixEnv() : *options.env, options);
-  HOTROW_RETURN_IF_ERROR(reader.ReadManifest(/*lock=*/false));
+  HOTROW_RETURN_IF_ERROR(reader.ReadManifest());
   return reader.info();
 }
 

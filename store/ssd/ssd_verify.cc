@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/env.h"
+#include "base/file_hold.h"
 #include "base/io_queue.h"
 #include "base/math.h"
 #include "base/read_file.h"
@@ -76,6 +77,7 @@ void AddMessage(SsdStoreReport* report, const std::string& file, std::string_vie
 struct ClosedStore {
   ClosedStore(Env& env, std::string path) : env(env), path(std::move(path)) {}
 
+  // Manifest alone; Describe tells of it, and of the directory.
   absl::Status Read();
   // FailedPrecondition when the manifest is no longer the one that was read.
   absl::Status CheckUnchanged() const;
@@ -120,7 +122,7 @@ absl::Status ClosedStore::Read() {
   report.format_version = decoded->version;
   if (!decoded->damage.empty()) AddMessage(&report, ManifestPath(), decoded->damage);
   for (const StoreTable& t : manifest.tables) row_bytes.push_back(t.row_bytes);
-  return Describe();
+  return absl::OkStatus();
 }
 
 absl::Status ClosedStore::CheckUnchanged() const {
@@ -596,6 +598,7 @@ void SortDamage(SsdStoreReport* report) {
 absl::StatusOr<SsdStoreReport> InspectSsdStore(Env& env, const std::string& path) {
   ClosedStore store(env, path);
   HOTROW_RETURN_IF_ERROR(store.Read());
+  HOTROW_RETURN_IF_ERROR(store.Describe());
   HOTROW_RETURN_IF_ERROR(store.CountRows(/*tell_damage=*/true));
   HOTROW_RETURN_IF_ERROR(store.CheckUnchanged());
   SortDamage(&store.report);
@@ -617,9 +620,52 @@ absl::StatusOr<std::optional<SsdStoreReport>> internal::InspectLockedSsdStore(
   return InspectSsdStore(env, path);
 }
 
+absl::StatusOr<bool> internal::IsSsdStoreOpen(Env& env, const std::string& path) {
+  const std::string lock = absl::StrCat(path, "/", std::string(kSsdLockName));
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(lock));
+  if (!exists) return false;
+  const absl::Status taken = env.LockFile(lock, LockMode::kShared).status();
+  if (absl::IsFailedPrecondition(taken)) return true;
+  HOTROW_RETURN_IF_ERROR(taken);
+  return false;
+}
+
+absl::StatusOr<SsdStoreReport> internal::VerifySsdSnapshot(Env& env, const std::string& path,
+                                                           SnapshotId snapshot,
+                                                           const UniqueId& identity) {
+  const auto describe = [&] {
+    return DescribeSsdSnapshot(
+               {.path = path, .snapshot = snapshot, .identity = identity, .env = &env})
+        .status();
+  };
+  HOTROW_RETURN_IF_ERROR(describe());
+  ClosedStore store(env, path);
+  HOTROW_RETURN_IF_ERROR(store.Read());
+  store.manifest.segments.clear();
+  std::erase_if(store.manifest.snapshots, [&](const SsdSnapshot& s) { return s.id != snapshot; });
+  std::vector<std::unique_ptr<File>> held;
+  for (const SsdSnapshot& s : store.manifest.snapshots) {
+    for (const SsdSegmentRef& ref : s.segments) {
+      absl::StatusOr<std::unique_ptr<File>> file =
+          env.Open(store.SegmentPath(ref.slot), OpenMode::kRead);
+      if (absl::IsNotFound(file.status())) continue;  // VerifySegments says so
+      HOTROW_RETURN_IF_ERROR(file.status());
+      HoldFile(**file);
+      held.push_back(*std::move(file));
+    }
+  }
+  const absl::Status verified = VerifySegments(store);
+  // What is wrong may be of a segment's next life.
+  if (!verified.ok() || !store.report.damage.empty()) HOTROW_RETURN_IF_ERROR(describe());
+  HOTROW_RETURN_IF_ERROR(verified);
+  SortDamage(&store.report);
+  return std::move(store.report);
+}
+
 absl::StatusOr<SsdStoreReport> VerifySsdStore(Env& env, const std::string& path) {
   ClosedStore store(env, path);
   HOTROW_RETURN_IF_ERROR(store.Read());
+  HOTROW_RETURN_IF_ERROR(store.Describe());
   const size_t half = store.manifest_text.size() / 2;
   if (store.report.damage.empty() &&
       store.manifest_text.compare(0, half, store.manifest_text, half, std::string::npos) != 0) {

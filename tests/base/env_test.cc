@@ -538,6 +538,28 @@ TEST(PosixEnvTest, FullDiskIsNamed) {
   if (!skipped.empty()) GTEST_SKIP() << "no small file system to be had: mount: " << skipped;
 }
 
+// Who reads asks for no permission to write, and where nobody can write nobody needs a lock.
+TEST(PosixEnvTest, ASharedLockNeedsNoPermissionToWrite) {
+  const std::string dir = test::TempDir();
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/LOCK", ""));
+  std::string skipped;
+  std::thread([&] {
+    if (::unshare(CLONE_FS | CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(dir.c_str(), dir.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(nullptr, dir.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0) {
+      skipped = std::string("this process may not mount: ") + std::strerror(errno);
+      return;
+    }
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto there,
+                                PosixEnv().LockFile(dir + "/LOCK", LockMode::kShared));
+    HOTROW_EXPECT_OK(PosixEnv().LockFile(dir + "/LOCK", LockMode::kShared).status());
+    HOTROW_EXPECT_OK(PosixEnv().LockFile(dir + "/none", LockMode::kShared).status());
+    EXPECT_FALSE(PosixEnv().LockFile(dir + "/none", LockMode::kExclusive).ok());
+  }).join();
+  if (!skipped.empty()) GTEST_SKIP() << skipped;
+}
+
 // Every call fails once: the old text stays until the new one is whole, and no .tmp is left.
 TEST(WriteFileAtomicallyTest, EveryFailingCallLeavesOldOrNewText) {
   int64_t k = 0;

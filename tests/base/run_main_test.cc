@@ -67,5 +67,33 @@ TEST(RunMainDeathTest, AFileAboveTheLimitIsAnError) {
               ExitedWithCode(5), "large.*File too large.*4096 bytes.*ulimit -f");
 }
 
+// Whose buffer is written at the end, after all that looked.
+TEST(RunMainDeathTest, StandardOutputThatIsLostIsAFailure) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto print = [](int status, size_t bytes) {
+    return RunMain("prog", [&] {
+      if (std::freopen("/dev/full", "w", stdout) == nullptr) return 9;
+      std::printf("%s", std::string(bytes, 'x').c_str());
+      return status;
+    });
+  };
+  EXPECT_EXIT(std::exit(print(0, 10)), ExitedWithCode(1), "standard output.*No space left");
+  EXPECT_EXIT(std::exit(print(0, 100'000)), ExitedWithCode(1), "standard output");
+  EXPECT_EXIT(std::exit(print(3, 10)), ExitedWithCode(3), "standard output");
+}
+
+TEST(RunMainDeathTest, AStackThatIsTooSmallIsAnError) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        struct rlimit limit;
+        ::getrlimit(RLIMIT_STACK, &limit);
+        limit.rlim_cur = 256 << 10;
+        ::setrlimit(RLIMIT_STACK, &limit);
+        RunAndExit([] { return 0; });
+      },
+      ExitedWithCode(1), "^prog: the stack .*ulimit -s");
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -1,6 +1,12 @@
 #include "base/thread.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "base/env.h"
@@ -32,6 +38,24 @@ TEST(ThreadTest, OneThatTheSystemRefusesIsAnError) {
                              HasSubstr("ask for fewer threads"))));
   EXPECT_FALSE(ran);
   EXPECT_EQ(none.refused(), 1);
+}
+
+// The system's error is the same: EAGAIN.
+TEST(ThreadDeathTest, AStackThatDoesNotFitIsNoLackOfThreads) {
+  if (kSanitizer) GTEST_SKIP() << "a sanitizer has no room to say so";
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto start = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    struct rlimit limit;
+    ::getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + (1 << 20));
+    ::setrlimit(RLIMIT_AS, &limit);
+    const auto thread = StartThread("a test", [] {});
+    std::fprintf(stderr, "%s\n", std::string(thread.status().message()).c_str());
+    std::exit(thread.ok() ? 1 : 5);
+  };
+  EXPECT_EXIT(start(), testing::ExitedWithCode(5), "no memory for its stack.*ulimit -v");
 }
 
 TEST(ThreadTest, APoolWithoutAllItsThreadsWorksAndSaysSo) {

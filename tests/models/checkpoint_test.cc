@@ -15,6 +15,7 @@
 #include "models/saving/manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/saved_model.h"
+#include "models/saving/saved_part.h"
 #include "models/saving/training_state.h"
 #include "ops/processor_kind.h"
 #include "store/ssd/ssd_store.h"
@@ -108,8 +109,27 @@ std::string Reference(TrainerOptions options) {
   return report.ok() ? EndOf(*report) : "";
 }
 
+// All rows of the newest checkpoint with all that they have: the digest leaves out last steps.
+std::map<std::pair<uint32_t, uint64_t>, std::string> RowsAtTheEnd(Env& env) {
+  std::map<std::pair<uint32_t, uint64_t>, std::string> out;
+  const auto read = [&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(env, kDir));
+    HOTROW_ASSIGN_OR_RETURN(const auto reader, OpenSavedPart(env, saved, 0, 0));
+    return reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+      out[{key.table, key.key}].assign(reinterpret_cast<const char*>(row.data()), row.size());
+      return absl::OkStatus();
+    });
+  };
+  HOTROW_EXPECT_OK(read());
+  return out;
+}
+
 TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
   const std::string expected = Reference(SmallRun());
+  MemEnv whole_env;
+  HOTROW_ASSERT_OK(
+      RunSmall(WithCheckpoints(On(Tiers()[0], SmallRun(), &whole_env), 10)).status());
+  const auto expected_rows = RowsAtTheEnd(whole_env);
   const auto step_of = [](int64_t every) -> int64_t {
     return kSlow ? 1 : test::ForSanitizer<int64_t>(every == 3 ? 2 : 5, 14);
   };
@@ -125,6 +145,7 @@ TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
         HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report,
                                     RunWithDeaths(options, {batch, batch, later}));
         ASSERT_EQ(EndOf(report), expected);
+        ASSERT_TRUE(RowsAtTheEnd(env) == expected_rows);
         if (every == 1 && batch > 8) {
           EXPECT_GT(report.resumed_step, batch - 4);
         }
@@ -882,6 +903,64 @@ TEST(CheckpointTest, MayBeMovedAsAWhole) {
   EXPECT_EQ(EndOf(report), Reference(SmallRun()));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, PosixEnv().ListDir(root + "/there/tables"));
   EXPECT_EQ(tables.size(), 2u);
+}
+
+// A store outside of the directory moves with it. The identity of a snapshot decides which store is
+// meant, not where it was written.
+TEST(CheckpointTest, AndTheStoreBesideItMovesWithIt) {
+  namespace fs = std::filesystem;
+  for (const StoreKind kind : {StoreKind::kSsd, StoreKind::kRocksDb}) {
+    if (!ParseStoreKind(StoreKindName(kind)).ok()) continue;
+    SCOPED_TRACE(StoreKindName(kind));
+    const std::string root = test::TempDir();
+    const auto in = [&](const std::string& dir, const std::string& rows) {
+      TrainerOptions options = WithCheckpoints(SmallRun(), 5);
+      options.store = kind;
+      options.disk_bytes = int64_t{64} << 20;
+      options.cache_bytes = kSmallestCache;
+      options.prefetch_depth = 2;
+      options.keep_checkpoints = 2;
+      options.checkpoint_dir = absl::StrCat(root, "/", dir, "/checkpoints");
+      options.store_path = absl::StrCat(root, "/", dir, "/", rows);
+      return options;
+    };
+    const auto damage = [&](const std::string& dir) {
+      std::vector<std::string> lines;
+      const auto reports =
+          VerifyCheckpoints(PosixEnv(), absl::StrCat(root, "/", dir, "/checkpoints"), 0);
+      if (!reports.ok()) lines.emplace_back(reports.status().message());
+      for (const CheckpointReport& report : reports.value_or(std::vector<CheckpointReport>())) {
+        lines.insert(lines.end(), report.damage.begin(), report.damage.end());
+      }
+      return lines;
+    };
+    const auto dies = StatusIs(absl::StatusCode::kAborted, "killed");
+    const std::string expected = Reference(SmallRun());
+    ASSERT_THAT(RunSmall(in("a", "rows"), DieAt(14)), dies);
+    fs::create_directory(root + "/backup");
+    fs::copy(root + "/a", root + "/copy", fs::copy_options::recursive);
+    fs::copy(root + "/a/checkpoints", root + "/backup/checkpoints", fs::copy_options::recursive);
+    // Two checkpoints whose rows are not in the backup.
+    EXPECT_THAT(damage("backup"), ElementsAre(HasSubstr(root + "/backup/rows: the"),
+                                              HasSubstr("no part of this copy")));
+    EXPECT_THAT(damage("copy"), ElementsAre());
+    HOTROW_ASSERT_OK_AND_ASSIGN(TrainReport report, RunSmall(in("copy", "rows"), DieAt(40)));
+    EXPECT_EQ(EndOf(report), expected);
+    EXPECT_EQ(report.resumed_step, 10);
+    EXPECT_THAT(damage("copy"), ElementsAre());
+
+    fs::rename(root + "/a", root + "/b");
+    EXPECT_THAT(damage("b"), ElementsAre());
+    ASSERT_THAT(RunSmall(in("b", "rows"), DieAt(18)), dies);
+    // The store alone: the flag names it.
+    fs::rename(root + "/b/rows", root + "/b/other");
+    ASSERT_THAT(RunSmall(in("b", "other"), DieAt(18)), dies);
+    fs::rename(root + "/b/other", root + "/b/rows");
+    EXPECT_THAT(damage("b"), ElementsAre());  // none was dropped
+    HOTROW_ASSERT_OK_AND_ASSIGN(report, RunSmall(in("b", "rows")));
+    EXPECT_EQ(EndOf(report), expected);
+    EXPECT_EQ(report.resumed_step, 15);
+  }
 }
 
 // Old versions of rows that only checkpoints hold would fill the disk.

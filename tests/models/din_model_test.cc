@@ -212,6 +212,11 @@ TEST(DinModelTest, NamesTheFlagWhenOptionsDoNotFit) {
   EXPECT_THAT(error([](DinOptions& o) { o.history = "movie:movie"; }), HasSubstr("own target"));
   EXPECT_THAT(error([](DinOptions& o) { o.features[0].max_hotness = 0; }),
               HasSubstr("\"max_hotness\""));
+  EXPECT_THAT(error([](DinOptions& o) {
+                o.max_batch_size = 1 << 20;
+                o.features[0].max_hotness = 60'000;
+              }),
+              AllOf(HasSubstr("--batch_size=1048576"), HasSubstr("\"max_hotness\": 60000")));
   EXPECT_THAT(error([](DinOptions& o) { o.attention_layer_sizes = {0}; }),
               HasSubstr("--attention_layer_sizes"));
 }

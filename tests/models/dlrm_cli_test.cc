@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
@@ -156,7 +160,7 @@ TEST(DlrmCliTest, TheReportShowsTheSizesThatWereChosen) {
 }
 
 TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGXCPU}) {
     const std::string report_path = test::TempDir() + "/stopped.json";
     Child child(Small({"--epochs=1000000", "--report=" + report_path}));
     ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
@@ -164,12 +168,58 @@ TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
     const ProgramResult result = child.Wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
-    EXPECT_THAT(result.out, HasSubstr(signal == SIGINT ? "Stopped by SIGINT after step"
-                                                       : "Stopped by SIGTERM after step"));
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("Stopped by SIG", ::sigabbrev_np(signal),
+                                                   " after step")));
     const nlohmann::json report = ReadJson(report_path);
     EXPECT_LT(report["epochs"], 1000000);
     EXPECT_EQ(report["tables_hash"].get<std::string>().size(), 32u);
   }
+}
+
+// A script whose arguments are the command line of dlrm.
+test::Program UnderBash(const std::string& script, std::vector<std::string> arguments) {
+  test::Program program = DlrmProgram(std::move(arguments));
+  program.arguments.insert(program.arguments.begin(), {"bash", "-c", script, "bash"});
+  return program;
+}
+
+// Such as `nohup`: who ignores a signal goes on ignoring it.
+TEST(DlrmCliTest, AHangUpThatIsIgnoredDoesNotStopTheRun) {
+  test::RunningProgram child(UnderBash("trap '' HUP; exec \"$@\"", Small({"--epochs=1000000"})));
+  ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
+  child.Signal(SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  child.Signal(SIGTERM);
+  EXPECT_THAT(child.Wait().out, HasSubstr("Stopped by SIGTERM"));
+}
+
+// A closed pipe is no failure of the run: it ends as on SIGTERM, and says that its output is lost.
+TEST(DlrmCliTest, AReaderOfItsOutputThatDiesStopsTheRun) {
+  const std::string dir = test::TempDir();
+  const ProgramResult result = test::RunProgram(
+      UnderBash("\"$@\" | head -1 > /dev/null; exit ${PIPESTATUS[0]}",
+                Small({"--epochs=1000000", "--checkpoint_dir=" + dir + "/c",
+                       "--checkpoint_every=0", "--report=" + dir + "/r"})));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("standard output cannot be written"));
+  EXPECT_EQ(ReadJson(dir + "/r")["checkpoints"]["count"], 1);
+}
+
+// Each stays what it is; a device that takes no bytes is an error.
+TEST(DlrmCliTest, OutputsMayBeLinksAndDevices) {
+  const std::string dir = test::TempDir();
+  std::filesystem::create_symlink("target", dir + "/link");
+  for (const char* const flag : {"--report=", "--metrics_file=", "--save_spec=", "--trace="}) {
+    SCOPED_TRACE(flag);
+    const ProgramResult result = Dlrm(Small({absl::StrCat(flag, dir, "/link")}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_TRUE(std::filesystem::is_symlink(dir + "/link"));
+    EXPECT_GT(std::filesystem::file_size(dir + "/target"), 100u);
+    std::filesystem::remove(dir + "/target");
+  }
+  const ProgramResult printed = Dlrm(Small({"--report=/dev/stdout"}));
+  EXPECT_EQ(printed.exit_code, 0) << printed.err;
+  EXPECT_THAT(printed.out, HasSubstr("\"tables_hash\""));
 }
 
 TEST(DlrmCliTest, GoesOnFromASavedModel) {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/env.h"
+#include "base/machine_limits.h"
 #include "gtest/gtest.h"
 #include "models/programs/trainer_flags.h"
 #include "models/train/run_settings.h"
@@ -416,7 +417,12 @@ TEST(TrainerFlagsTest, ErrorsOfTheLibrariesBelowNameFlags) {
             "--device_cache_bytes is 0");
   EXPECT_EQ(text("RocksStoreOptions.memory_budget_bytes must be"), "--store_bytes must be");
   EXPECT_EQ(text("DensePrecision::kBf16 needs more"), "--precision=bf16 needs more");
-  EXPECT_EQ(text("/data/rows: full"), "/data/rows: full");
+  for (const char* const own :
+       {"/data/rows: full", "/data/cache.bytes: full", "cache.bytes/x: full", "my.cache.bytes: full",
+        "the feature \"cache.bytes\" is there twice", "cache.bytes.old: no such file"}) {
+    EXPECT_EQ(text(own), own);
+  }
+  EXPECT_EQ(text("lower cache.bytes."), "lower --cache_bytes.");
   HOTROW_EXPECT_OK(WithFlagNames(absl::OkStatus()));
 }
 

@@ -52,9 +52,9 @@ TEST(AucTest, EqualScoresOneClassAndNothingGiveOneHalf) {
                   return labels;
                 }()),
             0.5);
-  EXPECT_EQ(Auc(std::vector<float>{1, 2}, std::vector<float>{1, 1}), 0.5);
-  EXPECT_EQ(Auc(std::vector<float>{1, 2}, std::vector<float>{0, 0}), 0.5);
-  EXPECT_EQ(Auc({}, {}), 0.5);
+  EXPECT_TRUE(std::isnan(Auc(std::vector<float>{1, 2}, std::vector<float>{1, 1})));
+  EXPECT_TRUE(std::isnan(Auc(std::vector<float>{1, 2}, std::vector<float>{0, 0})));
+  EXPECT_TRUE(std::isnan(Auc({}, {})));
 }
 
 TEST(AucTest, MatchesBruteForceWithManyTies) {
@@ -122,17 +122,17 @@ TEST(MetricsAccumulatorTest, SurePredictionsKeepFiniteAndExactLosses) {
 TEST(MetricsAccumulatorTest, OneClassAndNothing) {
   const CtrMetrics none = Metrics({}, {});
   EXPECT_EQ(none.samples, 0);
-  EXPECT_EQ(none.auc, 0.5);
+  EXPECT_TRUE(std::isnan(none.auc));
   EXPECT_EQ(none.logloss, 0);
-  EXPECT_EQ(none.ne, 0);
-  EXPECT_EQ(none.calibration, 0);
   const CtrMetrics negatives = Metrics({0, 0}, {0, 0});
-  EXPECT_EQ(negatives.ne, 0);
-  EXPECT_EQ(negatives.calibration, 0);
+  EXPECT_TRUE(std::isnan(negatives.ne));
+  EXPECT_TRUE(std::isnan(negatives.calibration));
   EXPECT_NEAR(negatives.logloss, std::log(2.0), 1e-15);
   const CtrMetrics positives = Metrics({0, 0}, {1, 1});
-  EXPECT_EQ(positives.ne, 0);
+  EXPECT_TRUE(std::isnan(positives.ne));
   EXPECT_EQ(positives.calibration, 0.5);
+  EXPECT_EQ(FormatMetric(0.75), "0.7500");
+  EXPECT_EQ(FormatMetric(positives.auc), "none (one class)");
 }
 
 TEST(MetricsAccumulatorTest, BatchesAddUpAndClearForgets) {

@@ -127,6 +127,11 @@ TEST(SampleFeedTest, SamplesAndPlacesAreThoseOfTheReaderWhateverTheThreads) {
     }
     const Told expected = FromReader(schema, paths, env);
     HOTROW_ASSERT_OK(expected.status);
+    // A part without samples changes nothing.
+    WriteFileOrDie(env, "/empty", random.Below(2) == 0 ? "" : "y,x,key,bag\n\n");
+    paths.insert(paths.begin() + static_cast<std::ptrdiff_t>(random.Below(paths.size() + 1)),
+                 "/empty");
+    EXPECT_EQ(FromReader(schema, paths, env).samples, expected.samples);
     for (const int32_t threads : kThreads) {
       const Told told = FromFeed(schema, paths, env, threads);
       HOTROW_EXPECT_OK(told.status);
@@ -152,8 +157,7 @@ TEST(SampleFeedTest, TheFirstErrorIsTheSameWhateverTheThreads) {
       {many, many + "?,1,no,a\n" + many.substr(12), "/2:202: column 3 (key): found \"no\""},
       {many + "1,2,3,\"a\n" + many.substr(12), many, "/1:202: a quote is opened and not closed"},
       {many + "0,1,oops,b\n1,2,3,\"a\n" + many.substr(12), many, "/1:202: column 3 (key)"},
-      {"", many, "/1: the file is empty, expected a header line"},
-      {many, "y,x,key,bag\n\n", "/2: the file is empty, expected samples after the header"},
+      {"", "y,x,key,bag\n\n", "/2: all 2 files of the split are empty, expected samples"},
       {many, "y,x,bag\n1,2,3\n", "/2:1: there is no column \"key\""},
       {many, gzip.substr(0, gzip.size() - 3), "truncated"},
   };

@@ -643,7 +643,7 @@ TEST(ScorerFormsTest, AValueMeansTheSameRowHoweverItComes) {
     ExpectSameBits(file, whole);
     EXPECT_THAT(scores_of(absl::StrCat(lines[0], "\n\n", lines[1], "\n"), threads),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("lines.csv:3: a blank line"), HasSubstr("remove it"))));
+                         AllOf(HasSubstr("lines.csv:3: the line is blank"), HasSubstr("remove it"))));
   }
 }
 

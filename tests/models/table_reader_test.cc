@@ -121,9 +121,9 @@ TEST(TableReaderTest, LabelsThatAreNotReadNeedNotBeThere) {
   const std::string line = CriteoLine();
   const std::string unlabelled = line.substr(line.find('\t') + 1);
   for (const std::string& text :
-       {line, CriteoLine("what"), CriteoLine(""), unlabelled, "\n\n" + unlabelled}) {
+       {line, CriteoLine("what"), CriteoLine(""), unlabelled}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto found,
-                                ReadText(schema, absl::StrCat(text, "\n", text, "\n")));
+                                ReadText(schema, absl::StrCat(text, "\n", text, "\n\n")));
     ASSERT_EQ(found.size(), 2u) << text;
     for (const Sample& sample : found) {
       EXPECT_EQ(sample.dense, labelled[0].dense) << text;
@@ -135,6 +135,19 @@ TEST(TableReaderTest, LabelsThatAreNotReadNeedNotBeThere) {
   EXPECT_THAT(ReadText(schema, unlabelled + "\n" + line + "\n"),
               StatusIs(kInvalid, HasSubstr("/d/log.csv:2: 40 columns, expected 39")));
   EXPECT_THAT(ReadText(schema, "\n"), StatusIs(kInvalid, HasSubstr("the file is empty")));
+
+  // Each line is to have a score: `paste` joins them.
+  for (const char* const blanks : {"\n", "\n\n"}) {
+    EXPECT_THAT(ReadText(schema, absl::StrCat(blanks, unlabelled, "\n")),
+                StatusIs(kInvalid, HasSubstr("/d/log.csv:1: the line is blank")));
+    EXPECT_THAT(ReadText(schema, absl::StrCat(unlabelled, "\n", blanks, unlabelled, "\n")),
+                StatusIs(kInvalid, HasSubstr("/d/log.csv:2: the line is blank")));
+  }
+  TableSchema one = SchemaOf(R"({"name": "x", "role": "categorical", "separator": " "})");
+  one.reads_labels = false;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto bags, ReadText(one, "x\na b\n\nc\n"));
+  ASSERT_EQ(bags.size(), 3u);
+  EXPECT_EQ(bags[1].lengths[0], 0);
 
   // With a header: a column that a feature reads, too, stays one.
   TableSchema two = SchemaOf(R"({"name": "x", "role": "dense"},
@@ -323,6 +336,16 @@ TEST(TableReaderTest, IntegerKeysReachAll64Bits) {
                 StatusIs(kInvalid, AllOf(HasSubstr("/d/log.csv:2: column 2 (x): found"),
                                          HasSubstr("a whole number of 64 bits"))))
         << bad;
+  }
+  // What helps.
+  for (const auto& [text, remedy] : std::vector<std::pair<const char*, const char*>>{
+           {"nan", "; \"missing_values\" in the schema"},
+           {" 7", "; \"trim\": true in the schema"},
+           {"1e+05", "; it was written as a float"},
+           {"1.8446744073709552e+19", "; it was written as a float"},
+           {"x", "second header"},
+           {"7a", "\"hex\" in the schema"}}) {
+    EXPECT_THAT(ReadKeys(integer, text), StatusIs(kInvalid, HasSubstr(remedy))) << text;
   }
   EXPECT_THAT(*ReadKeys(R"("key": "integer", "num_embeddings": 10)", "9"), ElementsAre(9));
   EXPECT_THAT(ReadKeys(R"("key": "integer", "num_embeddings": 10)", "10"),

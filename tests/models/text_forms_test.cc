@@ -221,6 +221,12 @@ TEST(TextFormsTest, NumbersAsPandasWritesThem) {
   EXPECT_THAT(Read(schema, "y,id,price,bag\n1,1,NaN,1\n"),
               StatusIs(kInvalid, HasSubstr("column 3 (price): found \"NaN\", expected a number, or "
                                            "nothing where it is missing; \"missing_values\"")));
+  EXPECT_THAT(Read(schema, "y,id,price,bag\n1,1,1e39,1\n"),
+              StatusIs(kInvalid, HasSubstr("found \"1e39\", expected a number that 32 bits hold")));
+  EXPECT_THAT(Read(schema, "y,id, price,bag\n1,1,1,1\n"),
+              StatusIs(kInvalid, HasSubstr("no column \"price\"")));
+  EXPECT_THAT(Read(schema, "y,id, price,bag\n1,1,1,1\n"),
+              StatusIs(kInvalid, HasSubstr("\"trim\": true")));
 }
 
 TEST(TextFormsTest, HexadecimalIsNeverTakenForDecimal) {
@@ -294,7 +300,13 @@ TEST(TimePartsTest, PartsOfATime) {
       {"unix", "3599.9", {0, 3, 0, 1, 1}},
       {"unix", "-9223372036854775808.5", {}},
       {"unix", "951782400", {0, 1, 0, 29, 2}},  // 2000-02-29
-      {"unix", "9223372036854775807", {15, 6, 1, 4, 12}},
+      {"unix", "253402300799", {23, 4, 0, 31, 12}},  // the end of the year 9999
+      {"unix", "253402300800", {}},
+      {"unix", "978300760123", {}},  // milliseconds
+      {"unix", "-62167219200", {0, 5, 1, 1, 1}},
+      {"unix", "-62167219201", {}},
+      {"unix", "9223372036854775807", {}},
+      {"unix_ms", "978300760123000", {}},  // microseconds
       {"unix", "12x", {}},
       {"unix", "", {}},
       {"unix_ms", "978300760123", {22, 6, 1, 31, 12}},

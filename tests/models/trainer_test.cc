@@ -454,6 +454,28 @@ TEST(TrainerTest, WithoutEarlyStoppingTheEndIsReported) {
   EXPECT_EQ(run.first_parameters, (std::vector<float>{0, 3, 6, 9, 12, 13.5}));
 }
 
+// Ten samples are of one class, so there is no AUC that anything could go by.
+TEST(TrainerTest, NothingIsDecidedByAValidationOfOneClass) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 6;
+  options.schedule.early_stop_patience = 1;
+  options.schedule.lr_plateau_patience = 1;
+  options.schedule.lr_plateau_factor = 0.5;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run,
+                              RunScripted(options, {5, 4, 3}, /*valid_samples=*/10));
+  EXPECT_EQ(run.report.epochs, 6);
+  EXPECT_EQ(run.report.best_epoch, 0);
+  EXPECT_FALSE(run.report.stopped_early);
+  EXPECT_EQ(run.first_parameters.back(), 33.0f);
+  const auto json = nlohmann::json::parse(ReportToJson(run.report));
+  EXPECT_TRUE(json["valid"]["auc"].is_null());
+  EXPECT_TRUE(json["valid"]["logloss"].is_number());
+  EXPECT_THAT(FormatSummary(run.report), HasSubstr("validation AUC none (one class)"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun without,
+                              RunScripted(SmallOptions(), {5}, /*valid_samples=*/0));
+  EXPECT_TRUE(nlohmann::json::parse(ReportToJson(without.report))["valid"].is_null());
+}
+
 TEST(TrainerTest, KeepBestReportsTheBestValidationOfAWholeRun) {
   TrainerOptions options = SmallOptions();
   options.epochs = 5;

@@ -119,8 +119,15 @@ TEST_P(StoreOfKindTest, ASnapshotIsCheckedVerifiedAndRead) {
     HOTROW_ASSERT_OK(store->Close());
   }
   HOTROW_EXPECT_OK(CheckSnapshot(kind_, where));
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> damage, VerifySnapshot(kind_, where));
-  EXPECT_THAT(damage, IsEmpty());
+  HOTROW_ASSERT_OK_AND_ASSIGN(SnapshotVerdict verdict, VerifySnapshot(kind_, where));
+  EXPECT_THAT(verdict.damage, IsEmpty());
+  EXPECT_EQ(verdict.of_whole_store, kind_ == StoreKind::kSsd);
+  if (kind_ != StoreKind::kMemory) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, OpenStore(MakeStoreOptions(kind_, In(dir_))));
+    HOTROW_ASSERT_OK_AND_ASSIGN(verdict, VerifySnapshot(kind_, where));
+    EXPECT_THAT(verdict.damage, IsEmpty());
+    EXPECT_FALSE(verdict.of_whole_store);
+  }
   {
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenSnapshot(kind_, where));
     int64_t rows = 0;
@@ -136,7 +143,7 @@ TEST_P(StoreOfKindTest, ASnapshotIsCheckedVerifiedAndRead) {
   const auto is_another =
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is another one"));
   EXPECT_THAT(OpenSnapshot(kind_, where), is_another);
-  if (kind_ != StoreKind::kRocksDb) {
+  {
     EXPECT_THAT(CheckSnapshot(kind_, where), is_another);
   }
 }

@@ -777,7 +777,6 @@ TEST_P(RowStoreContractTest, ASnapshotIsReadWhileItsStoreIsOpenAndWrittenTo) {
   HOTROW_ASSERT_OK(store->CommitSnapshot(7));
   SnapshotReaderOptions options = {.path = dir_,
                                    .snapshot = 7,
-                                   .store_is_open = true,
                                    .env = GetParam().uses_env ? &env_ : nullptr};
   std::atomic<bool> done = false;
   std::thread reads([&] {
@@ -804,9 +803,11 @@ TEST_P(RowStoreContractTest, ASnapshotIsReadWhileItsStoreIsOpenAndWrittenTo) {
     HOTROW_EXPECT_OK(store->DropSnapshot(round));
   }
   reads.join();
+  // The latest state changes, so a lock keeps readers out; MemEnv has none.
+  if (!GetParam().has_present_state || GetParam().uses_env) return;
   options.snapshot = 0;
   EXPECT_THAT(GetParam().open_snapshot(options),
-              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("store_is_open")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("is open")));
 }
 
 TEST_P(RowStoreContractTest, ASnapshotReaderSaysWhatIsNotThere) {

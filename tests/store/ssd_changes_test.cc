@@ -47,12 +47,11 @@ absl::Status Put(RowStore& store, const RowKey& key, uint64_t version) {
   return store.InsertOrAssign({&key, 1}, {&pointer, 1});
 }
 
-absl::StatusOr<std::unique_ptr<SnapshotChanges>> Open(Env& env, SnapshotId parent, SnapshotId child,
-                                                      bool store_is_open = false) {
-  return OpenSnapshotChanges(
-      StoreKind::kSsd,
-      {.path = "/store", .snapshot = child, .store_is_open = store_is_open, .env = &env},
-      {.snapshot = parent});
+absl::StatusOr<std::unique_ptr<SnapshotChanges>> Open(Env& env, SnapshotId parent,
+                                                      SnapshotId child) {
+  return OpenSnapshotChanges(StoreKind::kSsd,
+                             {.path = "/store", .snapshot = child, .env = &env},
+                             {.snapshot = parent});
 }
 
 // The rows of the parent, changed. Fails where a key comes twice.
@@ -111,7 +110,7 @@ TEST(SsdChangesTest, AppliedToTheParentTheyGiveTheSnapshot) {
         }
         if (snapshots.size() > 1) {  // it stays open
           HOTROW_ASSERT_OK_AND_ASSIGN(const auto changes,
-                                      Open(env, std::prev(snapshots.end(), 2)->first, id, true));
+                                      Open(env, std::prev(snapshots.end(), 2)->first, id));
           ++asked;
           if (changes != nullptr) {
             ++told;
@@ -157,8 +156,8 @@ TEST(SsdChangesTest, ASnapshotThatIsDroppedMeanwhileIsNamed) {
     HOTROW_ASSERT_OK(Put(*store, {id, 70'000}, id));
     HOTROW_ASSERT_OK(store->PrepareSnapshot(id));
   }
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto first, Open(env, 1, 2, true));
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto second, Open(env, 2, 3, true));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto first, Open(env, 1, 2));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto second, Open(env, 2, 3));
   HOTROW_ASSERT_OK(store->DropSnapshot(1));
   RowMap rows;
   EXPECT_THAT(Apply(*first, &rows),

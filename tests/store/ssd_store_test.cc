@@ -1565,6 +1565,58 @@ TEST(SsdSnapshotReaderTest, RefusesAStoreThatIsOpenAndIsInItsWayMeanwhile) {
   HOTROW_EXPECT_OK(SsdStore::Open(options).status());
 }
 
+// The store writes the reader's segments anew last of all; then the reader says that it has lost
+// them, and gives no other rows.
+TEST(SsdSnapshotReaderTest, KeepsWhatItReadsWhenItsSnapshotIsDropped) {
+  SsdStoreOptions options = SmallSsd(nullptr, 40);
+  options.path = test::TempDir() + "/store";
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  const auto write = [&](uint64_t version) -> absl::Status {
+    for (uint64_t key = 0; key < 60; ++key) {
+      HOTROW_RETURN_IF_ERROR(Put(*store, {key, UINT32_MAX}, version));
+    }
+    return store->Flush();
+  };
+  HOTROW_ASSERT_OK(write(1));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap expected, Dump(*store));
+  const auto read = [](SnapshotReader& reader) -> absl::StatusOr<RowMap> {
+    RowMap rows;
+    HOTROW_RETURN_IF_ERROR(
+        reader.Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+          rows[{key.table, key.key}] = Row(row.begin(), row.end());
+          return absl::OkStatus();
+        }));
+    return rows;
+  };
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto reader,
+                              OpenSsdSnapshot({.path = options.path, .snapshot = 1}));
+  HOTROW_ASSERT_OK(store->DropSnapshot(1));
+  // More than the disk holds.
+  for (uint64_t version = 2; version < 30; ++version) HOTROW_ASSERT_OK(write(version));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap kept, read(*reader));
+  EXPECT_TRUE(kept == expected);
+
+  // Readers of more segments than there are.
+  std::vector<std::unique_ptr<SnapshotReader>> readers;
+  for (SnapshotId id = 2; id < 22; ++id) {
+    HOTROW_ASSERT_OK(write(100 + id));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(id));
+    HOTROW_ASSERT_OK_AND_ASSIGN(readers.emplace_back(),
+                                OpenSsdSnapshot({.path = options.path, .snapshot = id}));
+    HOTROW_ASSERT_OK(store->DropSnapshot(id));
+  }
+  int lost = 0;
+  for (const auto& one : readers) {
+    const absl::StatusOr<RowMap> rows = read(*one);
+    if (rows.ok()) continue;
+    ++lost;
+    EXPECT_THAT(rows, StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("was dropped while it was read")));
+  }
+  EXPECT_GT(lost, 0);
+}
+
 // Each byte of the segments flipped in turn: the row that has it is named, or all rows are right.
 TEST(SsdSnapshotReaderTest, ARowThatIsDamagedIsNamedAndNoWrongOneIsGivenOut) {
   MemEnv env;

@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/hash.h"
+#include "base/machine_limits.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
 #include "embedding/tiers/store_reads.h"
