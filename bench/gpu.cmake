@@ -14,6 +14,7 @@ if(HOTROW_BUILD_TESTS)
   find_package(GTest REQUIRED)
   hotrow_add_test(
     NAME gpu_bench_plan_test
+    WHOLE
     SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_plan_test.cc
             ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_tiers_test.cc
     DEPS hotrow_gpu_bench_plan)
@@ -21,6 +22,7 @@ if(HOTROW_BUILD_TESTS)
     # The program as a user runs it.
     hotrow_add_test(
       NAME gpu_bench_test
+      WHOLE
       SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_cli_test.cc
       DEPS hotrow::base nlohmann_json::nlohmann_json absl::strings
       LABELS gpu)

@@ -16,6 +16,7 @@ if(HOTROW_BUILD_TESTS)
   find_package(GTest REQUIRED)
   hotrow_add_test(
     NAME store_bench_test
+    WHOLE
     SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/store_bench_cli_test.cc
     DEPS hotrow::base nlohmann_json::nlohmann_json)
   add_dependencies(store_bench_test store_bench)

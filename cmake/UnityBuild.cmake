@@ -1,9 +1,8 @@
-# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. ON is for the
-# sanitizer builds and the first demo: they are made whole. The release build compiles programs (tests, tools, bench) so,
-# and each source of the libraries by itself, so that a change rebuilds little and an include that is missing is seen.
+# Sources compiled several at a time, which parses headers and instantiates templates once for all of them: half the
+# compiling. `./run` and the sanitizer builds do; the presets dev and cpu compile each source by itself, so that a change
+# rebuilds little and an include that is missing is seen.
 
-set(HOTROW_UNITY OFF CACHE STRING "Compile several sources of a target at a time: OFF, PROGRAMS or ON")
-set_property(CACHE HOTROW_UNITY PROPERTY STRINGS OFF PROGRAMS ON)
+option(HOTROW_UNITY "Compile several sources of a target at a time" OFF)
 set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/unity_groups.py)
 
 # For the targets of a folder and of those below it. Called once all are there. Sources with flags of their own (those of
@@ -18,10 +17,6 @@ function(hotrow_use_unity_builds folder)
     hotrow_use_unity_builds(${subfolder})
   endforeach()
 
-  file(RELATIVE_PATH place ${PROJECT_SOURCE_DIR} ${folder})
-  if(HOTROW_UNITY STREQUAL "PROGRAMS" AND NOT place MATCHES "^(tests|tools|bench)(/|$)")
-    return()
-  endif()
   set(lines)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)

@@ -8,6 +8,7 @@ if(HOTROW_HAVE_CUDA)
   # The program as a user runs it.
   hotrow_add_test(
     NAME dlrm_gpu_cli_test
+    WHOLE
     SOURCES dlrm_gpu_cli_test.cc
     DEPS hotrow::base nlohmann_json::nlohmann_json
     LABELS gpu)

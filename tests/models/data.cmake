@@ -1,6 +1,7 @@
 # The readers and generators of click data, the metrics and the progress line.
 hotrow_add_test(
   NAME models_data_test
+  WHOLE
   NO_TSAN
   SOURCES data_source_test.cc
           metrics_test.cc

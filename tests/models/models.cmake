@@ -1,5 +1,6 @@
 hotrow_add_test(
   NAME models_dense_test
+  WHOLE
   NO_TSAN
   SOURCES ctr_model_contract.cc
           dcn_model_test.cc
@@ -33,12 +34,14 @@ hotrow_add_test(
   SLOW "*TrainKillTest.*")
 hotrow_add_test(
   NAME onnx_test
+  WHOLE
   NO_TSAN
   SOURCES onnx_export_test.cc
           onnx_model_test.cc
   DEPS hotrow::models)
 hotrow_add_test(
   NAME export_table_test
+  WHOLE
   NO_TSAN
   SOURCES export_table_test.cc
   DEPS hotrow::models)
@@ -51,6 +54,7 @@ hotrow_add_test(
 
 hotrow_add_test(
   NAME model_cli_test
+  WHOLE
   NO_TSAN
   SOURCES model_cli_test.cc schema_cli_test.cc
   DEPS hotrow::models_cli nlohmann_json::nlohmann_json ZLIB::ZLIB)

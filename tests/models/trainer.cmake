@@ -23,6 +23,7 @@ hotrow_add_test(
 
 hotrow_add_test(
   NAME dlrm_cli_test
+  WHOLE
   NO_TSAN
   SOURCES dlrm_cli_test.cc
   DEPS hotrow::base nlohmann_json::nlohmann_json)
@@ -65,6 +66,7 @@ if(HOTROW_MPI_TESTS)
 
   hotrow_add_test(
     NAME ranks_cli_test
+    WHOLE
     PROCESSORS 2
     SOURCES rank_kill_test.cc ranks_cli_test.cc
     DEPS hotrow::base nlohmann_json::nlohmann_json
