@@ -229,7 +229,8 @@ absl::StatusOr<FoundTables> FindChanges(Env& env, const SavedModel& parent, cons
 absl::StatusOr<DeltaChain> FindChain(Env& env, const SavedModel& parent,
                                      const ExportDeltaOptions& options, bool* made) {
   const std::string dir = WithoutEndingSlashes(options.chain);
-  *made = CheckIsFree(env, dir).ok();
+  const absl::StatusOr<bool> begins = MayBeginChain(env, dir);
+  *made = begins.ok() && *begins;
   if (*made) {
     return CreateChain({.checkpoint = options.since,
                         .dir = dir,

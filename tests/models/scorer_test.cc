@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -575,9 +576,20 @@ TEST(ScorerFormsTest, SizesAreCheckedBeforeMemoryIsTaken) {
   // Sessions are of the budget, which is refused at once where it has no room for them.
   EXPECT_GT(scorer->table_bytes(), n * 4 * (6 * 6 + 5 * 6));
   EXPECT_THAT(
-      Scorer::Open(
-          {.model = options.save_dir, .memory_bytes = 100'000, .max_concurrency = 2}),
+      Scorer::Open({.model = options.save_dir, .memory_bytes = 100'000, .max_concurrency = 2}),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("room for 2 calls at once needs")));
+}
+
+// As a server does that is told to end while it reads its model.
+TEST(ScorerFormsTest, ReadingEndsAtTheNextRow) {
+  Generated model;
+  model.Train();
+  ScorerOptions options = {.model = model.dir, .max_concurrency = 1};
+  options.stop = std::make_shared<std::atomic<bool>>(true);
+  EXPECT_THAT(Scorer::Open(options),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("was stopped")));
+  *options.stop = false;
+  HOTROW_EXPECT_OK(Scorer::Open(options));
 }
 
 // The same values, by text and by key, rare ones included; lines as files have them.
