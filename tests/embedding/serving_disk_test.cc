@@ -564,7 +564,7 @@ TEST(ServingDiskTest, HotKeysAreWrittenInPartsWithTheirCounts) {
   }
   EXPECT_GT(by_uses[0], 100);
   EXPECT_GT(by_uses[3], 10);
-  options.memory_bytes = Without(env) + 12 * kKiB;
+  options.memory_bytes = Without(env) + 64 * kKiB;
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto small, Build(options));
   const int64_t room = small->read_stats().cache_rows;
   ASSERT_LT(room, static_cast<int64_t>(bytes.size() / 16));
