@@ -324,8 +324,11 @@ absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& p
   return Verify(env, path, store_bytes, &verdicts);
 }
 
-absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const std::string& dir,
-                                                                int64_t store_bytes) {
+namespace {
+
+// Those that the run removes meanwhile are left out.
+absl::StatusOr<std::vector<CheckpointReport>> VerifyOnce(Env& env, const std::string& dir,
+                                                         int64_t store_bytes) {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(env, dir));
   StoreVerdicts verdicts;
   std::vector<CheckpointReport> out;
@@ -336,6 +339,10 @@ absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const 
     const absl::Status manifest = ReadSavedModel(env, path).status();
     absl::StatusOr<CheckpointReport> report =
         manifest.ok() ? Verify(env, path, store_bytes, &verdicts) : manifest;
+    if (!report.ok() || !report->damage.empty()) {
+      HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(path));
+      if (!is_there) continue;
+    }
     if (report.ok()) {
       out.push_back(*std::move(report));
       ++num_read;
@@ -351,6 +358,22 @@ absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const 
   // the store may be open, or lie elsewhere.
   if (num_read == 0 && !not_read.ok()) return not_read;
   return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const std::string& dir,
+                                                                int64_t store_bytes) {
+  constexpr int kTries = 4;
+  for (int i = 0; i < kTries; ++i) {
+    HOTROW_ASSIGN_OR_RETURN(std::vector<CheckpointReport> out, VerifyOnce(env, dir, store_bytes));
+    if (!out.empty()) return out;
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(env, dir));
+    if (names.empty()) return out;
+  }
+  return absl::UnavailableError(absl::StrCat(
+      dir, ": each checkpoint was removed before it was verified; keep more of them "
+           "(--keep_checkpoints), or take them less often"));
 }
 
 }  // namespace hotrow

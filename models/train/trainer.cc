@@ -298,7 +298,7 @@ absl::Status Trainer::Validate(int64_t epoch) {
   // Nothing goes by an AUC that does not exist.
   const ValidationPolicy::Verdict verdict =
       std::isnan(deciding_auc) ? ValidationPolicy::Verdict() : policy_.Observe(deciding_auc);
-  if (!keeps_best()) {
+  if (!keeps_best() || (at_.best_epoch == 0 && std::isnan(deciding_auc))) {
     at_.valid = evaluation.metrics;
     at_.valid_tasks = evaluation.tasks;
   } else if (verdict.better) {

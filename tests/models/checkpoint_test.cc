@@ -905,6 +905,36 @@ TEST(CheckpointTest, MayBeMovedAsAWhole) {
   EXPECT_EQ(tables.size(), 2u);
 }
 
+// The store is open, and locked; verifying reads every row.
+TEST(CheckpointTest, OthersReadThemWhileTheRunGoesOn) {
+  for (const StoreKind kind : {StoreKind::kSsd, StoreKind::kRocksDb}) {
+    if (!ParseStoreKind(StoreKindName(kind)).ok()) continue;
+    SCOPED_TRACE(StoreKindName(kind));
+    const std::string root = test::TempDir();
+    TrainerOptions options = WithCheckpoints(SmallRun(), 5);
+    options.store = kind;
+    options.disk_bytes = int64_t{64} << 20;
+    options.cache_bytes = kSmallestCache;
+    options.checkpoint_dir = root + "/checkpoints";
+    options.store_path = root + "/rows";
+    options.env = nullptr;
+    size_t verified = 0;
+    const auto watch = [&](Split split, int64_t epoch, int64_t sample) -> absl::Status {
+      if (split != Split::kTrain || epoch * 10 + sample / 48 != 14) return absl::OkStatus();
+      HOTROW_ASSIGN_OR_RETURN(const auto reports,
+                              VerifyCheckpoints(PosixEnv(), options.checkpoint_dir, 0));
+      for (const CheckpointReport& report : reports) {
+        EXPECT_THAT(report.damage, ElementsAre());
+        EXPECT_GT(report.rows, 0);
+        ++verified;
+      }
+      return absl::OkStatus();
+    };
+    HOTROW_ASSERT_OK(RunSmall(options, watch).status());
+    EXPECT_GT(verified, 0u);
+  }
+}
+
 // A store outside of the directory moves with it. The identity of a snapshot decides which store is
 // meant, not where it was written.
 TEST(CheckpointTest, AndTheStoreBesideItMovesWithIt) {
