@@ -231,7 +231,7 @@ TEST_P(IoQueueTest, RandomReadsGetTheirBytes) {
 TEST_P(IoQueueTest, MixedBatchesMatchAModel) {
   constexpr int64_t kBlocks = 64;
   constexpr int64_t kFiles = 3;
-  for (const uint64_t seed : test::Seeds(3)) {
+  for (const uint64_t seed : test::Seeds(test::ForSanitizer(3, 1))) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     RandomStream random = Random(seed);
     std::vector<HostBuffer<std::byte>> models(kFiles);

@@ -36,7 +36,7 @@ TEST(ScoreRangeTest, RangesOrderAsScoresDo) {
 
 // Lines that were left out since others say more change no answer.
 TEST(RowLinesTest, SayWhatAllThatWereAddedSay) {
-  for (const uint64_t seed : test::Seeds(200)) {
+  for (const uint64_t seed : test::Seeds(test::ForSanitizer(200, 50))) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     RandomStream random(seed, RandomPurpose::kTest);
     constexpr uint32_t kSteps = 30;

@@ -366,8 +366,9 @@ class RandomRun {
 
 // Random runs on caches of so many buckets.
 inline void RunTiny(CachePolicy policy, int64_t buckets, Device device = Device::kCpu) {
-  for (const uint64_t seed :
-       Seeds(device == Device::kCpu ? ForSanitizer(12, 6) : ForGpu(12, buckets > 10 ? 1 : 2))) {
+  const int on_cpu = RunsSlowTests() ? 12 : buckets > 10 ? 2 : ForSanitizer(6, 3);
+  const int seeds = device == Device::kCpu ? on_cpu : ForGpu(12, 1);
+  for (const uint64_t seed : Seeds(seeds)) {
     SCOPED_TRACE(testing::Message() << "buckets=" << buckets << " HOTROW_TEST_SEED=" << seed);
     const Shape shape = {.buckets = buckets,
                          .keys_max = 40 * buckets,

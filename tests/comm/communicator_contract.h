@@ -135,8 +135,9 @@ TEST_P(CommunicatorContractTest, NothingAtAllIsFine) {
 
 // ((x0 + x1) + x2) + ..., for vectors that go each way through the code: gathered whole, in slices,
 // in pieces of slices.
+// Looks at each `stride`-th sum.
 template <typename T>
-absl::Status CheckSums(Communicator& c, int64_t size, uint64_t seed) {
+absl::Status CheckSums(Communicator& c, int64_t size, uint64_t seed, int64_t stride = 1) {
   const auto value = [&](int rank, int64_t i) {
     const uint64_t bits = Mix64(seed ^ Mix64(static_cast<uint64_t>(rank) * 0x10001 + 7) ^
                                 static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u);
@@ -151,7 +152,7 @@ absl::Status CheckSums(Communicator& c, int64_t size, uint64_t seed) {
   std::vector<T> data(static_cast<size_t>(size));
   for (int64_t i = 0; i < size; ++i) data[static_cast<size_t>(i)] = value(c.rank(), i);
   HOTROW_RETURN_IF_ERROR(c.AllReduceSum(std::span<T>(data)));
-  for (int64_t i = 0; i < size; ++i) {
+  for (int64_t i = 0; i < size; i += stride) {
     T sum = value(0, i);
     for (int p = 1; p < c.world_size(); ++p) {
       if constexpr (std::is_integral_v<T>) {
@@ -174,7 +175,8 @@ TEST_P(CommunicatorContractTest, SumsAreInTheOrderOfRanksToTheBit) {
       HOTROW_RETURN_IF_ERROR(CheckSums<double>(c, size, 2));
       HOTROW_RETURN_IF_ERROR(CheckSums<int64_t>(c, size, 3));
     }
-    return CheckSums<float>(c, (int64_t{16} << 20) / 4 + 3, 4);  // two pieces
+    if (n() > 3) return absl::OkStatus();
+    return CheckSums<float>(c, (int64_t{16} << 20) / 4 + 3, 4, 17);  // two pieces
   });
 }
 
@@ -501,8 +503,8 @@ TEST_P(CommunicatorContractTest, AbortEndsTheOtherChannelsToo) {
   });
 }
 
-// One rank does not come; it lives on and is told in the end. Every call, every rank as the silent
-// one, after a few calls that went well.
+// One rank does not come; it lives on and is told in the end. Every rank as the silent one, after a
+// few calls that went well. Each number of ranks has a third of the calls; all of them, when slow.
 TEST_P(CommunicatorContractTest, ASilentRankIsNamedByAllInTime) {
   if (n() < 2) GTEST_SKIP() << "needs two ranks";
   CommunicatorOptions options;
@@ -511,6 +513,7 @@ TEST_P(CommunicatorContractTest, ASilentRankIsNamedByAllInTime) {
   for (const Collective collective : AllCollectives()) {
     SCOPED_TRACE(CollectiveName(collective));
     const int silent = ++turn % n();
+    if (turn % 3 != n() % 3 && !RunsSlowTests()) continue;
     RunOk(
         [&](Communicator& c) -> absl::Status {
           HOTROW_RETURN_IF_ERROR(RandomCalls(c, 5, 5, 1000));

@@ -2,52 +2,25 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "comm/thread_communicator.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/embedding/device_shuffle_test_util.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-#if HOTROW_HAVE_CUDA
-#include "tests/comm/device_ranks.h"
-#endif
 
 namespace hotrow::internal {
 namespace {
-
-struct Kind {
-  Device device = Device::kCpu;
-  int world_size = 1;
-};
-
-std::string NameOf(const testing::TestParamInfo<Kind>& info) {
-  return absl::StrCat(info.param.device == Device::kCpu ? "Host" : "Gpu", info.param.world_size);
-}
-
-absl::Status Differs(const Communicator& c, const std::string& what) {
-  return absl::InternalError(absl::StrCat("rank ", c.rank(), " of ", c.world_size(), ": ", what,
-                                          " are not those of the host's shuffle"));
-}
-
-template <typename T>
-absl::StatusOr<std::vector<T>> ToHost(const DeviceStream& stream, const T* from, int64_t size) {
-  std::vector<T> to(static_cast<size_t>(size));
-  HOTROW_RETURN_IF_ERROR(stream.Copy(to.data(), from, size * static_cast<int64_t>(sizeof(T))));
-  HOTROW_RETURN_IF_ERROR(stream.Wait());
-  return to;
-}
 
 // What a rank looks up in a step: of two tables more than one rank wants the same keys, of one
 // nobody wants any, and a rank may look up nothing at all.
@@ -70,54 +43,13 @@ Lookups Draw(uint64_t seed, int step, int rank, int64_t max) {
   return out;
 }
 
-class DeviceKeyShuffleTest : public testing::TestWithParam<Kind> {
+class DeviceKeyShuffleTest : public DeviceShuffleTest {
  protected:
-  void SetUp() override {
-    plan_.tables.resize(4);
-    for (size_t t = 0; t < plan_.tables.size(); ++t) {
-      plan_.tables[t].config = static_cast<int32_t>(3 - t);
-    }
-    if (GetParam().device == Device::kCpu) {
-      lagging_.emplace(std::chrono::milliseconds(1));  // as late as those of a GPU
-      return;
-    }
-#if HOTROW_HAVE_CUDA
-    const std::string why = test::WhyNotOnDevices(GetParam().world_size);
-    if (!why.empty()) GTEST_SKIP() << why;
-#else
-    GTEST_SKIP() << "this build has no CUDA";
-#endif
-  }
-
-  static std::vector<absl::Status> Run(
-      const CommunicatorOptions& options,
-      const std::function<absl::Status(Communicator&)>& rank_main) {
-#if HOTROW_HAVE_CUDA
-    if (GetParam().device == Device::kCuda) {
-      return test::RunOnDevices(GetParam().world_size, options, rank_main);
-    }
-#endif
-    return RunOnThreads(GetParam().world_size, options, rank_main);
-  }
-
-  // The distinct keys of what a rank looks up.
-  absl::Status Find(const Lookups& lookups, DeviceStream* stream, DeviceKeys* keys) const {
-    DeviceMemory<uint64_t> values;
-    const int64_t n = std::ssize(lookups.values);
-    HOTROW_RETURN_IF_ERROR(values.Reserve(n + 1, {stream->device(), stream->get()}));
-    HOTROW_RETURN_IF_ERROR(stream->Copy(values.data(), lookups.values.data(), 8 * n));
-    HOTROW_RETURN_IF_ERROR(keys->Find({}, plan_, values.data(), n, lookups.segments, stream));
-    return stream->Wait();
-  }
-
   // What the host's shuffle gives for the same keys must be there.
   absl::Status Compare(Communicator& c, RowShuffle& host, Communicator& channel,
                        const DeviceKeys& wanted, const DeviceShuffledKeys& keys,
                        const DeviceStream& stream) const {
-    TableKeys table_keys;
-    HOTROW_ASSIGN_OR_RETURN(table_keys.keys, ToHost(stream, wanted.keys(), wanted.size()));
-    HOTROW_ASSIGN_OR_RETURN(table_keys.counts, ToHost(stream, wanted.counts(), wanted.size()));
-    table_keys.table_offsets.assign(wanted.table_offsets().begin(), wanted.table_offsets().end());
+    HOTROW_ASSIGN_OR_RETURN(const TableKeys table_keys, KeysOnTheHost(stream, wanted));
     RowShuffle::Scratch scratch;
     ShuffledKeys want;
     HOTROW_RETURN_IF_ERROR(
@@ -139,9 +71,6 @@ class DeviceKeyShuffleTest : public testing::TestWithParam<Kind> {
                             ToHost(stream, keys.served.counts(), keys.served.size()));
     return counts == want.served.counts ? absl::OkStatus() : Differs(c, "counts");
   }
-
-  Plan plan_;
-  std::optional<LaggingStreams> lagging_;
 };
 
 // Batches that grow and shrink, two steps in flight.
@@ -150,7 +79,7 @@ TEST_P(DeviceKeyShuffleTest, KeysGoWhereTheHostSendsThem) {
   for (const PlannedTable& table : plan_.tables) {
     options.tables.push_back({.table = static_cast<uint32_t>(table.config), .dim = 4});
   }
-  for (const uint64_t seed : test::Seeds(test::ForGpu(6, 1))) {
+  for (const uint64_t seed : test::Seeds(test::RunsSlowTests() ? 6 : test::ForGpu(2, 1))) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     const auto statuses = Run({}, [&](Communicator& c) -> absl::Status {
       HOTROW_ASSIGN_OR_RETURN(auto rows_channel, c.Duplicate());
@@ -164,7 +93,7 @@ TEST_P(DeviceKeyShuffleTest, KeysGoWhereTheHostSendsThem) {
       for (int step = 0; step < 6; ++step) {
         const Lookups lookups = Draw(seed, step, c.rank(), step % 3 == 1 ? 900 : 30);
         const size_t slot = static_cast<size_t>(step) % 2;
-        HOTROW_RETURN_IF_ERROR(Find(lookups, &stream, &wanted[slot]));
+        HOTROW_RETURN_IF_ERROR(Find(lookups.values, lookups.segments, &stream, &wanted[slot]));
         HOTROW_RETURN_IF_ERROR(shuffle->Exchange({}, wanted[slot], &keys[slot]));
         HOTROW_RETURN_IF_ERROR(Compare(c, *host, *keys_channel, wanted[slot], keys[slot], stream));
         // 8 bytes a key that another rank owns, and the counts of all parts.
@@ -201,7 +130,8 @@ TEST_P(DeviceKeyShuffleTest, ARankThatDoesNotComeIsNamed) {
     HOTROW_ASSIGN_OR_RETURN(auto shuffle, DeviceKeyShuffle::Create(plan_, c, GetParam().device));
     DeviceKeys wanted;
     DeviceShuffledKeys keys;
-    HOTROW_RETURN_IF_ERROR(Find(Draw(1, 0, c.rank(), 50), &stream, &wanted));
+    const Lookups first = Draw(1, 0, c.rank(), 50);
+    HOTROW_RETURN_IF_ERROR(Find(first.values, first.segments, &stream, &wanted));
     HOTROW_RETURN_IF_ERROR(shuffle->Exchange({}, wanted, &keys));
     HOTROW_RETURN_IF_ERROR(c.Barrier());
     if (c.rank() == silent) {
@@ -210,7 +140,8 @@ TEST_P(DeviceKeyShuffleTest, ARankThatDoesNotComeIsNamed) {
       }
       return c.status();
     }
-    HOTROW_RETURN_IF_ERROR(Find(Draw(1, 1, c.rank(), 50), &stream, &wanted));
+    const Lookups second = Draw(1, 1, c.rank(), 50);
+    HOTROW_RETURN_IF_ERROR(Find(second.values, second.segments, &stream, &wanted));
     return shuffle->Exchange({}, wanted, &keys);
   });
   for (const absl::Status& status : statuses) {
@@ -220,12 +151,8 @@ TEST_P(DeviceKeyShuffleTest, ARankThatDoesNotComeIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DeviceKeyShuffleTest,
-                         testing::Values(Kind{Device::kCpu, 1}, Kind{Device::kCpu, 2},
-                                         Kind{Device::kCpu, 4}, Kind{Device::kCpu, 8},
-                                         Kind{Device::kCuda, 1}, Kind{Device::kCuda, 2},
-                                         Kind{Device::kCuda, 4}, Kind{Device::kCuda, 8}),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceKeyShuffleTest, testing::ValuesIn(ShuffleKinds()),
+                         NameOfShuffleKind);
 
 }  // namespace
 }  // namespace hotrow::internal

@@ -1,46 +1,26 @@
 #include "embedding/ranks/device_row_shuffle_impl.h"
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "comm/thread_communicator.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/gather.h"
+#include "tests/embedding/device_shuffle_test_util.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-#if HOTROW_HAVE_CUDA
-#include "tests/comm/device_ranks.h"
-#endif
 
 namespace hotrow::internal {
 namespace {
-
-struct RowsKind {
-  Device device = Device::kCpu;
-  int world_size = 1;
-};
-
-std::string NameOfRowsKind(const testing::TestParamInfo<RowsKind>& info) {
-  return absl::StrCat(info.param.device == Device::kCpu ? "Host" : "Gpu", info.param.world_size);
-}
-
-absl::Status RowsDiffer(const Communicator& c, const std::string& what) {
-  return absl::InternalError(absl::StrCat("rank ", c.rank(), " of ", c.world_size(), ": ", what,
-                                          " are not those of the host's shuffle"));
-}
 
 // Number `at` of a row, the same for everybody.
 float NumberOf(uint64_t seed, RowKey key, int64_t at) {
@@ -86,37 +66,13 @@ class Rows {
   DeviceMemory<std::byte*> device_rows;
 };
 
-class DeviceRowShuffleTest : public testing::TestWithParam<RowsKind> {
+class DeviceRowShuffleTest : public DeviceShuffleTest {
  protected:
   void SetUp() override {
     const int32_t dims[] = {4, 33, 1, 160};
-    plan_.tables.resize(4);
-    for (size_t t = 0; t < plan_.tables.size(); ++t) {
-      plan_.tables[t].config = static_cast<int32_t>(3 - t);
-      options_.tables.push_back({.table = static_cast<uint32_t>(3 - t), .dim = dims[t]});
-    }
+    for (uint32_t t = 0; t < 4; ++t) options_.tables.push_back({.table = 3 - t, .dim = dims[t]});
     options_.seed = 11;
-    if (GetParam().device == Device::kCpu) {
-      lagging_.emplace(std::chrono::milliseconds(1));  // as late as those of a GPU
-      return;
-    }
-#if HOTROW_HAVE_CUDA
-    const std::string why = test::WhyNotOnDevices(GetParam().world_size);
-    if (!why.empty()) GTEST_SKIP() << why;
-#else
-    GTEST_SKIP() << "this build has no CUDA";
-#endif
-  }
-
-  static std::vector<absl::Status> Run(
-      const CommunicatorOptions& options,
-      const std::function<absl::Status(Communicator&)>& rank_main) {
-#if HOTROW_HAVE_CUDA
-    if (GetParam().device == Device::kCuda) {
-      return test::RunOnDevices(GetParam().world_size, options, rank_main);
-    }
-#endif
-    return RunOnThreads(GetParam().world_size, options, rank_main);
+    DeviceShuffleTest::SetUp();
   }
 
   std::vector<int64_t> RowBytes(bool as_floats) const {
@@ -163,18 +119,8 @@ class DeviceRowShuffleTest : public testing::TestWithParam<RowsKind> {
                        DeviceKeyShuffle& key_shuffle, DeviceRowShuffle& device, RowShuffle& host,
                        bool evaluation);
 
-  Plan plan_;
   RowShuffleOptions options_;
-  std::optional<LaggingStreams> lagging_;
 };
-
-template <typename T>
-absl::StatusOr<std::vector<T>> CopyToHost(const DeviceStream& stream, const T* from, int64_t size) {
-  std::vector<T> to(static_cast<size_t>(size));
-  HOTROW_RETURN_IF_ERROR(stream.Copy(to.data(), from, size * static_cast<int64_t>(sizeof(T))));
-  HOTROW_RETURN_IF_ERROR(stream.Wait());
-  return to;
-}
 
 absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint32_t step,
                                            DeviceStream& stream, DeviceKeyShuffle& key_shuffle,
@@ -191,21 +137,12 @@ absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint3
     for (uint64_t i = 0; i < n; ++i) values.push_back(random.Below(90));
     segments.push_back({begin, std::ssize(values), t});
   }
-  DeviceMemory<uint64_t> device_values;
-  HOTROW_RETURN_IF_ERROR(
-      device_values.Reserve(std::ssize(values) + 1, {stream.device(), stream.get()}));
-  HOTROW_RETURN_IF_ERROR(stream.Copy(device_values.data(), values.data(), 8 * std::ssize(values)));
   DeviceKeys wanted;
-  HOTROW_RETURN_IF_ERROR(
-      wanted.Find({}, plan_, device_values.data(), std::ssize(values), segments, &stream));
-  HOTROW_RETURN_IF_ERROR(stream.Wait());
+  HOTROW_RETURN_IF_ERROR(Find(values, segments, &stream, &wanted));
   DeviceShuffledKeys shuffled;
   HOTROW_RETURN_IF_ERROR(key_shuffle.Exchange({}, wanted, &shuffled));
 
-  TableKeys host_wanted;
-  HOTROW_ASSIGN_OR_RETURN(host_wanted.keys, CopyToHost(stream, wanted.keys(), wanted.size()));
-  HOTROW_ASSIGN_OR_RETURN(host_wanted.counts, CopyToHost(stream, wanted.counts(), wanted.size()));
-  host_wanted.table_offsets.assign(wanted.table_offsets().begin(), wanted.table_offsets().end());
+  HOTROW_ASSIGN_OR_RETURN(const TableKeys host_wanted, KeysOnTheHost(stream, wanted));
   RowShuffle::Scratch scratch;
   ShuffledKeys host_keys;
   HOTROW_RETURN_IF_ERROR(
@@ -247,7 +184,7 @@ absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint3
                        host_rows[static_cast<size_t>(i)] + float_bytes[t]);
     }
   }
-  if (got_rows != want_rows) return RowsDiffer(c, "rows");
+  if (got_rows != want_rows) return Differs(c, "rows");
   if (evaluation) return device.status();
 
   // Gradients.
@@ -276,16 +213,15 @@ absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint3
       ctx, wanted, shuffled.routes(), reinterpret_cast<float* const*>(gradients.device_rows.data()),
       step, reinterpret_cast<float* const*>(sums.device_rows.data())));
   HOTROW_RETURN_IF_ERROR(device.FinishGradients(ctx));
-  HOTROW_ASSIGN_OR_RETURN(
-      std::vector<std::byte> got_sums,
-      CopyToHost(stream, static_cast<const std::byte*>(sums.device_bytes.data()),
-                 std::ssize(sums.bytes) - 1));
+  HOTROW_ASSIGN_OR_RETURN(std::vector<std::byte> got_sums,
+                          ToHost(stream, static_cast<const std::byte*>(sums.device_bytes.data()),
+                                 std::ssize(sums.bytes) - 1));
   got_sums.push_back(std::byte{0});
-  if (got_sums != sums.bytes) return RowsDiffer(c, "sums");
+  if (got_sums != sums.bytes) return Differs(c, "sums");
   const RowShuffleBytes host_bytes = host.bytes();
   const RowShuffleBytes bytes = device.bytes();
   if (bytes.rows != host_bytes.rows || bytes.gradients != host_bytes.gradients) {
-    return RowsDiffer(c, "bytes");
+    return Differs(c, "bytes");
   }
   return device.status();
 }
@@ -306,7 +242,7 @@ TEST_P(DeviceRowShuffleTest, RowsAndSumsAreThoseOfTheHost) {
                          WeightsPrecision::kBf16},
                         {ExchangeType::kBf16, ExchangeType::kFp16, ExchangeRounding::kNearest,
                          WeightsPrecision::kFp32}};
-  for (const uint64_t seed : test::Seeds(test::ForGpu(3, 1))) {
+  for (const uint64_t seed : test::Seeds(test::RunsSlowTests() ? 3 : 1)) {
     for (const Case& one : cases) {
       // Threads of an emulated GPU take a second for each rank.
       const auto number = static_cast<int>(&one - cases);
@@ -364,18 +300,11 @@ TEST_P(DeviceRowShuffleTest, AStepThatIsDroppedEndsBeforeWhatComesNext) {
         for (uint64_t key = 0; key < 30; key += stride) values.push_back(key);
         segments.push_back({begin, std::ssize(values), t});
       }
-      DeviceMemory<uint64_t> device_values;
-      HOTROW_RETURN_IF_ERROR(
-          device_values.Reserve(std::ssize(values), {stream.device(), stream.get()}));
-      HOTROW_RETURN_IF_ERROR(
-          stream.Copy(device_values.data(), values.data(), 8 * std::ssize(values)));
-      HOTROW_RETURN_IF_ERROR(step->wanted.Find({}, plan_, device_values.data(), std::ssize(values),
-                                               segments, &stream));
-      HOTROW_RETURN_IF_ERROR(stream.Wait());
+      HOTROW_RETURN_IF_ERROR(Find(values, segments, &stream, &step->wanted));
       HOTROW_RETURN_IF_ERROR(key_shuffle->Exchange({}, step->wanted, &step->shuffled));
       const DeviceKeys& served = step->shuffled.served;
       HOTROW_ASSIGN_OR_RETURN(const std::vector<RowKey> keys,
-                              CopyToHost(stream, served.keys(), served.size()));
+                              ToHost(stream, served.keys(), served.size()));
       HOTROW_RETURN_IF_ERROR(
           step->served.Make(keys, served.table_offsets(), RowBytes(/*as_floats=*/false), stream,
                             [&](RowKey key, size_t t, std::byte* to) {
@@ -406,7 +335,7 @@ TEST_P(DeviceRowShuffleTest, AStepThatIsDroppedEndsBeforeWhatComesNext) {
       HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte> got,
                               Gather(stream, all.rows.data(), all.wanted.table_offsets()));
       HOTROW_ASSIGN_OR_RETURN(const std::vector<RowKey> keys,
-                              CopyToHost(stream, all.wanted.keys(), all.wanted.size()));
+                              ToHost(stream, all.wanted.keys(), all.wanted.size()));
       std::vector<float> want;
       for (size_t t = 0; t < options_.tables.size(); ++t) {
         for (int64_t i = all.wanted.table_offsets()[t]; i < all.wanted.table_offsets()[t + 1];
@@ -417,12 +346,11 @@ TEST_P(DeviceRowShuffleTest, AStepThatIsDroppedEndsBeforeWhatComesNext) {
         }
       }
       if (got.size() != 4 * want.size() || std::memcmp(got.data(), want.data(), got.size()) != 0) {
-        return RowsDiffer(c, "rows");
+        return Differs(c, "rows");
       }
       HOTROW_ASSIGN_OR_RETURN(
           const std::vector<const std::byte*> kept,
-          CopyToHost(stream, static_cast<const std::byte* const*>(few.rows.data()),
-                     std::ssize(mine)));
+          ToHost(stream, static_cast<const std::byte* const*>(few.rows.data()), std::ssize(mine)));
       if (std::memcmp(kept.data(), mine.data(), 8 * mine.size()) != 0) {
         return absl::InternalError("a step that was dropped wrote behind its caller");
       }
@@ -432,12 +360,8 @@ TEST_P(DeviceRowShuffleTest, AStepThatIsDroppedEndsBeforeWhatComesNext) {
   for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRowShuffleTest,
-                         testing::Values(RowsKind{Device::kCpu, 1}, RowsKind{Device::kCpu, 2},
-                                         RowsKind{Device::kCpu, 4}, RowsKind{Device::kCpu, 8},
-                                         RowsKind{Device::kCuda, 1}, RowsKind{Device::kCuda, 2},
-                                         RowsKind{Device::kCuda, 4}, RowsKind{Device::kCuda, 8}),
-                         NameOfRowsKind);
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRowShuffleTest, testing::ValuesIn(ShuffleKinds()),
+                         NameOfShuffleKind);
 
 }  // namespace
 }  // namespace hotrow::internal

@@ -25,6 +25,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/row_init.h"
+#include "tests/embedding/store_kinds.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
 #include "tests/support/faulty_env.h"
@@ -34,9 +35,11 @@
 namespace hotrow {
 namespace {
 
+using ::hotrow::test::Above;
 using ::hotrow::test::Batch;
 using ::hotrow::test::FaultyEnv;
 using ::hotrow::test::kMiB;
+using ::hotrow::test::PutAbove;
 using ::hotrow::test::PutStore;
 using ::hotrow::test::RowsOf;
 using ::hotrow::test::StatusIs;
@@ -378,36 +381,10 @@ class Story {
   std::set<uint64_t> written_;  // of WriteRows
 };
 
-std::vector<StoreKind> Kinds() {
-  return {
-      StoreKind::kMemory,
-      StoreKind::kSsd,
-#ifdef HOTROW_HAVE_ROCKSDB
-      StoreKind::kRocksDb,
-#endif
-  };
-}
-
-// The tiers above the store.
-enum class Above { kNothing, kSmallCache, kLargeCache, kDevice, kDeviceAndHost, kDeviceIndexed };
-
-void PutAbove(Above above, EmbeddingCollectionOptions* options) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(*options));
-  if (above == Above::kSmallCache) options->cache.bytes = least;
-  if (above == Above::kLargeCache) options->cache.bytes = 4 * least;
-  if (above < Above::kDevice) return;
-  options->cache.device_bytes = 1;
-  HOTROW_ASSERT_OK_AND_ASSIGN(options->cache.device_bytes,
-                              EmbeddingCollection::MinCacheBytes(*options));
-  if (above == Above::kDeviceAndHost) options->cache.bytes = kMiB;
-  // Room for all rows of one width and some of the other.
-  if (above == Above::kDeviceIndexed) options->cache.device_index_bytes = 24 << 10;
-}
-
 class EraseTest : public testing::TestWithParam<StoreKind> {};
 
-INSTANTIATE_TEST_SUITE_P(All, EraseTest, testing::ValuesIn(Kinds()),
-                         [](const auto& info) { return std::string(StoreKindName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, EraseTest, testing::ValuesIn(test::StoreKinds()),
+                         test::NameOfStoreKind);
 
 TEST_P(EraseTest, TheTablesAreThoseOfAPlainMap) {
   const bool slow = test::RunsSlowTests();

@@ -27,6 +27,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/row_init.h"
+#include "tests/embedding/store_kinds.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
 #include "tests/support/status_matchers.h"
@@ -35,8 +36,10 @@
 namespace hotrow {
 namespace {
 
+using ::hotrow::test::Above;
 using ::hotrow::test::Batch;
 using ::hotrow::test::kMiB;
+using ::hotrow::test::PutAbove;
 using ::hotrow::test::PutStore;
 using ::hotrow::test::RowsOf;
 using ::hotrow::test::StatusIs;
@@ -627,14 +630,6 @@ class Life {
   Totals totals_;
 };
 
-enum class Above { kNothing, kSmallCache, kLargeCache };
-
-void PutAbove(Above above, EmbeddingCollectionOptions* options) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(*options));
-  if (above == Above::kSmallCache) options->cache.bytes = least;
-  if (above == Above::kLargeCache) options->cache.bytes = 4 * least;
-}
-
 // Lives on so many ranks each; where their number stays, the stores are opened in place.
 void Tell(StoreKind kind, uint64_t seed, const std::vector<int>& ranks_of_lives, int operations,
           Totals* totals) {
@@ -690,24 +685,14 @@ void Tell(StoreKind kind, uint64_t seed, const std::vector<int>& ranks_of_lives,
   }
 }
 
-std::vector<StoreKind> Kinds() {
-  return {
-      StoreKind::kMemory,
-      StoreKind::kSsd,
-#ifdef HOTROW_HAVE_ROCKSDB
-      StoreKind::kRocksDb,
-#endif
-  };
-}
-
 class RowLifeTest : public testing::TestWithParam<StoreKind> {};
 
-INSTANTIATE_TEST_SUITE_P(All, RowLifeTest, testing::ValuesIn(Kinds()),
-                         [](const auto& info) { return std::string(StoreKindName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, RowLifeTest, testing::ValuesIn(test::StoreKinds()),
+                         test::NameOfStoreKind);
 
 TEST_P(RowLifeTest, TheTablesAreThoseOfAPlainMap) {
   Totals totals;
-  for (const uint64_t seed : test::Seeds(test::RunsSlowTests() ? 20 : 2)) {
+  for (const uint64_t seed : test::Seeds(test::RunsSlowTests() ? 20 : 1)) {
     Tell(GetParam(), seed, {1, 1, 1}, /*operations=*/40, &totals);
     if (HasFatalFailure()) return;
   }
@@ -788,7 +773,7 @@ void ExpectTheSameBitsOnAllTiers(const EmbeddingCollectionOptions& living, bool 
   EXPECT_GT(expected.stats.aged_rows, 0);
   EXPECT_GT(expected.stats.dropped_rows, 0);
   HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(living));
-  for (const StoreKind kind : Kinds()) {
+  for (const StoreKind kind : test::StoreKinds()) {
     for (const int64_t cache_bytes : {int64_t{0}, least, 6 * least}) {
       if (kind != StoreKind::kMemory && cache_bytes == 0) continue;
       for (const int32_t depth : {0, 3}) {
@@ -946,7 +931,7 @@ TEST(AgeingTest, ALongerTtlBringsNoRowBack) {
 TEST(AgeingTest, StoresDropWhatHasAged) {
   constexpr uint64_t kNew = 200;  // in a step
   constexpr uint64_t kSteps = 60;
-  for (const StoreKind kind : Kinds()) {
+  for (const StoreKind kind : test::StoreKinds()) {
     SCOPED_TRACE(StoreKindName(kind));
     EmbeddingCollectionOptions options =
         test::Options({Table("t", 250, {"f"}, SparseOptimizerKind::kSgd)});

@@ -22,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/host/host_store.h"
+#include "tests/embedding/store_kinds.h"
 #include "tests/embedding/trainer.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"
@@ -45,20 +46,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::vector<StoreKind> Kinds() {
-  return {
-      StoreKind::kMemory,
-      StoreKind::kSsd,
-#ifdef HOTROW_HAVE_ROCKSDB
-      StoreKind::kRocksDb,
-#endif
-  };
-}
-
 class SnapshotTest : public testing::TestWithParam<StoreKind> {};
 
-INSTANTIATE_TEST_SUITE_P(All, SnapshotTest, testing::ValuesIn(Kinds()),
-                         [](const auto& info) { return std::string(StoreKindName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, SnapshotTest, testing::ValuesIn(test::StoreKinds()),
+                         test::NameOfStoreKind);
 
 TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
   constexpr int kSteps = 60;

@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/saving/portable_model.h"
 #include "models/serving/scorer.h"
 #include "tests/models/scored_models.h"
 #include "tests/support/status_matchers.h"
@@ -135,16 +134,8 @@ TEST(DiskScorerFormsTest, EachFormIsReadAndTheNextModelBeginsWarm) {
   const std::string dir = test::TempDir();
   const std::string data = absl::StrCat("table:", WriteLog(dir, false));
   TrainerOptions options = OptionsOf(kind);
-  options.table_optimizer.kind = SparseOptimizerKind::kAdam;
-  options.table_optimizer.weight_decay = 0.01f;
-  options.table_optimizer.weight_decay_mode = WeightDecayMode::kTable;
   options.limit_train_batches = 12;
-  TrainerOptions checkpointed = options;
-  options.save_dir = dir + "/saved";
-  checkpointed.checkpoint_dir = dir + "/checkpoints";
-  HOTROW_ASSERT_OK(Train(kind, options, data));
-  HOTROW_ASSERT_OK(Train(kind, checkpointed, data));
-  HOTROW_ASSERT_OK(ExportPortable({.checkpoint = options.save_dir, .dir = dir + "/exported"}));
+  HOTROW_ASSERT_OK(test::TrainInAllForms(kind, options, data, dir));
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
   bool first = true;
   for (const char* form : {"/checkpoints", "/saved", "/exported"}) {

@@ -319,13 +319,10 @@ TEST(DlrmCliTest, HelpNeedsNoManual) {
   }
 }
 
+// What is wrong in general is flag_set_test's.
 TEST(DlrmCliTest, AnUnknownFlagIsNamedWithTheNearest) {
   ExpectRefused(Small({"--cache_byte=1G"}), 2,
                 AllOf(HasSubstr("--cache_byte;"), HasSubstr("did you mean --cache_bytes?")));
-}
-
-TEST(DlrmCliTest, ANegativeBatchIsRefused) {
-  ExpectRefused({"--batch_size=-1"}, 2, HasSubstr("--batch_size=-1: takes a whole number from 1"));
 }
 
 TEST(DlrmCliTest, SizesThatDoNotFitAreRefused) {
@@ -355,7 +352,7 @@ TEST(DlrmCliTest, AnUnwritableReportIsRefusedBeforeTraining) {
 TEST(DlrmCliTest, WhatIsForThePlannerIsCheckedBeforeTraining) {
   const std::string dir = test::TempDir();
   const std::string trace = "--record_trace=" + dir + "/trace";
-  for (const std::string rate : {"0", "2", "-1", "few"}) {
+  for (const std::string rate : {"0", "2"}) {
     ExpectRefused(Small({trace, "--sample_rate=" + rate}), 2,
                   AllOf(HasSubstr("--sample_rate=" + rate), HasSubstr("to 1")));
   }
@@ -397,11 +394,6 @@ TEST(DlrmCliTest, RecordsForThePlannerMoveNoBitAndStandInTheReport) {
 
 TEST(DlrmCliTest, StoresThatCannotBeOpenedAreRefused) {
   const std::string dir = test::TempDir();
-  ExpectRefused(Small({"--store=tape"}), 2, AllOf(HasSubstr("--store=tape"), HasSubstr("ssd")));
-  ExpectRefused(Small({"--store=ssd"}), 2,
-                AllOf(HasSubstr("--store=ssd"), HasSubstr("--store_path=DIR")));
-  ExpectRefused(Small({"--store_path=" + dir}), 2,
-                AllOf(HasSubstr("--store_path"), HasSubstr("--store=ssd")));
   ExpectRefused(Small({"--disk_bytes=1G"}), 2, HasSubstr("--disk_bytes"));
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/file", "x"));
   ExpectRefused(Small({"--store=ssd", "--store_path=" + dir + "/file", "--cache_bytes=1MiB"}), 1,
@@ -431,69 +423,67 @@ TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
   ASSERT_EQ(Dlrm(run({})).exit_code, 0);
   const std::string expected = EndOf(ReadJson(report));
   int stopped = 0;
-  for (const int signal : {SIGINT, SIGTERM}) {
-    const std::string here = dir + "/" + std::to_string(signal);
-    const std::vector<std::string> flags = {"--store=ssd",
-                                            "--store_path=" + here + "/rows",
-                                            "--cache_bytes=min",
-                                            "--disk_bytes=64MiB",
-                                            "--checkpoint_dir=" + here + "/saved",
-                                            "--checkpoint_every=300",
-                                            "--prefetch_depth=2",
-                                            "--resume"};
-    // Summed over the lives: the last one may have too few steps left for a checkpoint of its own.
-    int64_t checkpoints = 0;
-    double pause_ms = 0;
-    for (int life = 0;; ++life) {
-      ASSERT_LT(life, 20);
-      Child child(run(flags));
-      ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
-      if (life < 3) {
-        usleep(150'000);
-        child.Signal(signal);
-      }
-      const ProgramResult result = child.Wait();
-      ASSERT_EQ(result.exit_code, 0) << result.err;
-      EXPECT_EQ(result.err, "");
-      EXPECT_THAT(result.out, HasSubstr("checkpoint in " + here + "/saved/step-"));
-      if (life == 0) {
-        EXPECT_THAT(result.out, HasSubstr("none is there to go on from"));
-      } else {
-        EXPECT_THAT(result.out, HasSubstr("from     " + here + "/saved/step-"));
-      }
-      const nlohmann::json life_report = ReadJson(report);
-      checkpoints += life_report["checkpoints"]["count"].get<int64_t>();
-      pause_ms += life_report["checkpoints"]["pause_ms"]["max"].get<double>();
-      if (result.out.find("Stopped by") == std::string::npos) break;
-      ++stopped;
-      EXPECT_THAT(result.out, HasSubstr("--resume"));
+  const std::string here = dir + "/here";
+  const std::vector<std::string> flags = {"--store=ssd",
+                                          "--store_path=" + here + "/rows",
+                                          "--cache_bytes=min",
+                                          "--disk_bytes=64MiB",
+                                          "--checkpoint_dir=" + here + "/saved",
+                                          "--checkpoint_every=300",
+                                          "--prefetch_depth=2",
+                                          "--resume"};
+  // Summed over the lives: the last one may have too few steps left for a checkpoint of its own.
+  int64_t checkpoints = 0;
+  double pause_ms = 0;
+  for (int life = 0;; ++life) {
+    ASSERT_LT(life, 20);
+    Child child(run(flags));
+    ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
+    if (life < 3) {
+      usleep(150'000);
+      child.Signal(SIGTERM);
     }
-    EXPECT_EQ(EndOf(ReadJson(report)), expected);
-    const nlohmann::json json = ReadJson(report);
-    EXPECT_EQ(json["tiers"][1]["name"], "ssd");
-    EXPECT_GT(json["tiers"][1]["disk_used_bytes"], 0);
-    EXPECT_GE(checkpoints, 1);
-    EXPECT_GT(pause_ms, 0);
-
-    // The same command in a second process at once, and without --resume.
-    std::vector<std::string> again = flags;
-    again.back() = "--epochs=1000000";
-    ExpectRefused(Small(again), 1, AllOf(HasSubstr("--checkpoint_dir="), HasSubstr("--resume")));
-    again.push_back("--resume");
-    again.push_back("--learning_rate=0.5");
-    ExpectRefused(Small(again), 1,
-                  AllOf(HasSubstr("--learning_rate was 0.02 and is 0.5"),
-                        HasSubstr("use --learning_rate=0.02")));
-    again.pop_back();
-    Child holder(Small(again));
-    ASSERT_TRUE(holder.ReadUntil("threads on the cpu\n"));
-    ExpectRefused(Small(again), 1, AllOf(HasSubstr("--checkpoint_dir="), HasSubstr("another job")));
-    std::vector<std::string> elsewhere = again;
-    elsewhere.push_back("--checkpoint_dir=" + test::TempDir());
-    ExpectRefused(Small(elsewhere), 1, AllOf(HasSubstr("/rows"), HasSubstr("open")));
-    holder.Signal(SIGTERM);
-    EXPECT_EQ(holder.Wait().exit_code, 0);
+    const ProgramResult result = child.Wait();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_THAT(result.out, HasSubstr("checkpoint in " + here + "/saved/step-"));
+    if (life == 0) {
+      EXPECT_THAT(result.out, HasSubstr("none is there to go on from"));
+    } else {
+      EXPECT_THAT(result.out, HasSubstr("from     " + here + "/saved/step-"));
+    }
+    const nlohmann::json life_report = ReadJson(report);
+    checkpoints += life_report["checkpoints"]["count"].get<int64_t>();
+    pause_ms += life_report["checkpoints"]["pause_ms"]["max"].get<double>();
+    if (result.out.find("Stopped by") == std::string::npos) break;
+    ++stopped;
+    EXPECT_THAT(result.out, HasSubstr("--resume"));
   }
+  EXPECT_EQ(EndOf(ReadJson(report)), expected);
+  const nlohmann::json json = ReadJson(report);
+  EXPECT_EQ(json["tiers"][1]["name"], "ssd");
+  EXPECT_GT(json["tiers"][1]["disk_used_bytes"], 0);
+  EXPECT_GE(checkpoints, 1);
+  EXPECT_GT(pause_ms, 0);
+
+  // The same command in a second process at once, and without --resume.
+  std::vector<std::string> again = flags;
+  again.back() = "--epochs=1000000";
+  ExpectRefused(Small(again), 1, AllOf(HasSubstr("--checkpoint_dir="), HasSubstr("--resume")));
+  again.push_back("--resume");
+  again.push_back("--learning_rate=0.5");
+  ExpectRefused(Small(again), 1,
+                AllOf(HasSubstr("--learning_rate was 0.02 and is 0.5"),
+                      HasSubstr("use --learning_rate=0.02")));
+  again.pop_back();
+  Child holder(Small(again));
+  ASSERT_TRUE(holder.ReadUntil("threads on the cpu\n"));
+  ExpectRefused(Small(again), 1, AllOf(HasSubstr("--checkpoint_dir="), HasSubstr("another job")));
+  std::vector<std::string> elsewhere = again;
+  elsewhere.push_back("--checkpoint_dir=" + test::TempDir());
+  ExpectRefused(Small(elsewhere), 1, AllOf(HasSubstr("/rows"), HasSubstr("open")));
+  holder.Signal(SIGTERM);
+  EXPECT_EQ(holder.Wait().exit_code, 0);
   EXPECT_GT(stopped, 0) << "no signal came in time: nothing was tested";
 }
 
@@ -592,10 +582,7 @@ TEST(DlrmCliTest, DataThatAreNoFileAreRefused) {
   const std::string dir = test::TempDir();
   const std::string fifo = dir + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  for (const std::string kind : {"criteo:", "census:", "ml1m:", "table:"}) {
-    ExpectRefused({"--data=" + kind + fifo}, 1, AllOf(HasSubstr(fifo), HasSubstr("is a FIFO")));
-  }
-  ExpectRefused({"--data=criteo:/dev/zero"}, 1, HasSubstr("is a character device"));
+  ExpectRefused({"--data=criteo:" + fifo}, 1, AllOf(HasSubstr(fifo), HasSubstr("is a FIFO")));
   ExpectRefused({"--data=table:/dev/zero"}, 1, HasSubstr("is a character device"));
 }
 

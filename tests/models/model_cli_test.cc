@@ -81,14 +81,11 @@ TEST(ModelCliTest, DeepFmLearnsWithAndWithoutDenseFeatures) {
 }
 
 TEST(ModelCliTest, EveryKindOfDcnLearns) {
-  for (const std::vector<std::string>& kind :
-       std::vector<std::vector<std::string>>{{"--dcn_version=1"},
-                                             {"--dcn_version=2"},
-                                             {"--dcn_low_rank_dim=4", "--dcn_num_layers=2"},
-                                             {"--dcn_low_rank_dim=4", "--dcn_num_experts=2"},
-                                             {"--dcn_version=1", "--dcn_structure=parallel"},
-                                             {"--dcn_structure=parallel"},
-                                             {"--dense_arch_layer_sizes=16-8", "--dropout=0.1"}}) {
+  // Every value of every flag of it; all pairs are models_dense_test's.
+  for (const std::vector<std::string>& kind : std::vector<std::vector<std::string>>{
+           {"--dcn_version=1", "--dcn_structure=parallel"},
+           {"--dcn_low_rank_dim=4", "--dcn_num_experts=2", "--dcn_num_layers=2"},
+           {"--dense_arch_layer_sizes=16-8", "--dropout=0.1"}}) {
     const nlohmann::json report = Train(kDcn, Small(kind));
     EXPECT_EQ(report["model"], "dcn");
     EXPECT_GT(report["test"]["auc"], 0.6) << testing::PrintToString(kind);
@@ -96,26 +93,26 @@ TEST(ModelCliTest, EveryKindOfDcnLearns) {
   EXPECT_GT(Train(kDcn, Small({}, /*num_dense=*/0))["test"]["auc"], 0.6);
 }
 
-TEST(ModelCliTest, OtherModelsLearnWithAndWithoutDenseFeatures) {
+// That they learn without dense features, or with them, is models_dense_test's.
+TEST(ModelCliTest, OtherModelsLearn) {
   struct Case {
     const char* binary;
     const char* name;
+    int num_dense;
     std::vector<std::string> flags;
   };
-  for (const auto& [binary, name, flags] :
-       {Case{kWideDeep, "wide_deep", {"--epochs=2"}},
-        Case{kXDeepFm, "xdeepfm", {"--epochs=2", "--cin_layer_sizes=6-5"}},
-        Case{kWideDeep, "wide_deep", {"--epochs=2", "--batch_norm"}},
-        Case{kMmoe, "mmoe", {"--epochs=2", "--num_experts=3", "--expert_layer_sizes=8"}},
-        Case{kDin, "din", {"--epochs=2", "--history=cat_0:cat_1"}},
-        Case{kPnn, "pnn", {"--epochs=2"}},
-        Case{kPnn, "pnn", {"--epochs=2", "--pnn_products=both", "--cache_bytes=min"}},
-        Case{kDlrm, "dlrm", {"--epochs=2", "--interaction=cat", "--dense_arch_layer_sizes=8-5"}}}) {
-    for (const int num_dense : {0, 2}) {
-      const nlohmann::json report = Train(binary, Small(flags, num_dense));
-      EXPECT_EQ(report["model"], name);
-      EXPECT_GT(report["test"]["auc"], 0.65) << testing::PrintToString(flags) << " " << num_dense;
-    }
+  for (const auto& [binary, name, num_dense, flags] :
+       {Case{kXDeepFm, "xdeepfm", 2, {"--cin_layer_sizes=6-5"}},
+        Case{kWideDeep, "wide_deep", 0, {"--batch_norm"}},
+        Case{kMmoe, "mmoe", 2, {"--num_experts=3", "--expert_layer_sizes=8"}},
+        Case{kDin, "din", 0, {"--history=cat_0:cat_1"}},
+        Case{kPnn, "pnn", 2, {"--pnn_products=both", "--cache_bytes=min"}},
+        Case{kDlrm, "dlrm", 0, {"--interaction=cat", "--dense_arch_layer_sizes=8-5"}}}) {
+    std::vector<std::string> arguments = Small(flags, num_dense);
+    arguments.push_back("--epochs=2");
+    const nlohmann::json report = Train(binary, arguments);
+    EXPECT_EQ(report["model"], name);
+    EXPECT_GT(report["test"]["auc"], 0.65) << testing::PrintToString(flags);
   }
 }
 
@@ -184,8 +181,10 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
               {"name": "mlp", "inputs": 16, "outputs": 1}])"));
 }
 
+// Models see rows, not where they lie: a model that pools (dlrm_cli_test has another), and the one
+// that reads them one by one.
 TEST(ModelCliTest, ACacheMovesNoBit) {
-  for (const char* const binary : {kDeepFm, kDcn, kWideDeep, kXDeepFm, kPnn, kMmoe, kDin}) {
+  for (const char* const binary : {kDeepFm, kDin}) {
     const auto small = [binary](std::vector<std::string> flags) {
       if (binary == kDin) flags.push_back("--history=cat_0:cat_1");
       return Small(flags);
@@ -260,25 +259,18 @@ TEST(ModelCliTest, HelpNamesTheProgramAndItsFlags) {
 TEST(ModelCliTest, BadValuesAreRefusedByName) {
   ExpectRefused(kDeepFm, {"--over_arch_layer_sizes=16"},
                 AllOf(HasSubstr("deepfm: "), HasSubstr("--over_arch_layer_sizes=16-1")));
-  ExpectRefused(kDeepFm, {"--over_arch_layer_sizes=16-0-1"},
-                HasSubstr("--over_arch_layer_sizes=16-0-1"));
   ExpectRefused(kDeepFm, {"--dropout=1"}, HasSubstr("--dropout=1"));
   ExpectRefused(kDeepFm, {"--dcn_version=1"}, HasSubstr("--dcn_version"));  // a flag of dcn
-  ExpectRefused(kDcn, {"--over_arch_layer_sizes=16"},
-                AllOf(HasSubstr("dcn: "), HasSubstr("--over_arch_layer_sizes=16-1")));
   ExpectRefused(kDcn, {"--dcn_version=3"}, HasSubstr("--dcn_version=3"));
-  ExpectRefused(kDcn, {"--dcn_num_layers=0"}, HasSubstr("--dcn_num_layers=0"));
   ExpectRefused(kDcn, {"--dcn_structure=both"},
                 HasSubstr("--dcn_structure=both: takes stacked or parallel"));
   ExpectRefused(kDcn, {"--dcn_version=1", "--dcn_low_rank_dim=2"},
                 AllOf(HasSubstr("--dcn_low_rank_dim=2"), HasSubstr("--dcn_version=2")));
   ExpectRefused(kDcn, {"--dcn_low_rank_dim=27"},
                 AllOf(HasSubstr("--dcn_low_rank_dim=27"), HasSubstr("at most 26")));
-  ExpectRefused(kDcn, {"--dcn_low_rank_dim=-1"}, HasSubstr("--dcn_low_rank_dim=-1"));
   ExpectRefused(kXDeepFm, {"--cin_layer_sizes=4-0"}, HasSubstr("--cin_layer_sizes=4-0"));
   ExpectRefused(kPnn, {"--pnn_products=all"}, HasSubstr("--pnn_products=all: takes inner, outer"));
   ExpectRefused(kDlrm, {"--interaction=cross"}, HasSubstr("--interaction=cross: takes dot or cat"));
-  ExpectRefused(kDcn, {"--dense_arch_layer_sizes=8-x"}, HasSubstr("--dense_arch_layer_sizes=8-x"));
 }
 
 }  // namespace

@@ -6,4 +6,5 @@ hotrow_add_test(
           delta_rows_test.cc
           portable_model_test.cc
           portable_tables_test.cc
-  DEPS hotrow::models nlohmann_json::nlohmann_json ZLIB::ZLIB)
+  DEPS hotrow::models nlohmann_json::nlohmann_json ZLIB::ZLIB
+  SLOW "PortableModelTest.AFault*")

@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/open_data_source.h"
+#include "models/saving/portable_model.h"
 #include "models/serving/scorer.h"
 #include "models/train/trainer.h"
 #include "models/zoo/model_kinds.h"
@@ -197,6 +198,25 @@ inline absl::StatusOr<TrainReport> Train(const Kind& kind, const TrainerOptions&
                        return CreateModelOfKind(RecipeOf(kind, options, schema));
                      },
                      {});
+}
+
+// A model in all its forms: place/checkpoints, whose rows have missed steps, place/saved and
+// place/exported. The report is of the run that saved it.
+inline absl::StatusOr<TrainReport> TrainInAllForms(const Kind& kind, TrainerOptions options,
+                                                   const std::string& data,
+                                                   const std::string& place) {
+  options.table_optimizer.kind = SparseOptimizerKind::kAdam;
+  options.table_optimizer.weight_decay = 0.01f;
+  options.table_optimizer.weight_decay_mode = WeightDecayMode::kTable;
+  // The run that saves writes no checkpoint, whose end would settle its rows.
+  TrainerOptions checkpointed = options;
+  options.save_dir = place + "/saved";
+  checkpointed.checkpoint_dir = place + "/checkpoints";
+  HOTROW_RETURN_IF_ERROR(Train(kind, checkpointed, data).status());
+  HOTROW_ASSIGN_OR_RETURN(TrainReport report, Train(kind, options, data));
+  HOTROW_RETURN_IF_ERROR(
+      ExportPortable({.checkpoint = options.save_dir, .dir = place + "/exported"}).status());
+  return report;
 }
 
 // The batches of the test split, as evaluation sees them.

@@ -296,17 +296,9 @@ TEST(ScorerFormsTest, CheckpointsAndExportsScoreAsTheSavedModel) {
     const std::string place = absl::StrCat(dir, "/", std::string(WeightsPrecisionName(precision)));
     TrainerOptions options = OptionsOf(kind);
     options.weights_precision = precision;
-    options.table_optimizer.kind = SparseOptimizerKind::kAdam;
-    options.table_optimizer.weight_decay = 0.01f;
-    options.table_optimizer.weight_decay_mode = WeightDecayMode::kTable;
     options.schedule.lr_warmup_steps = 3;
-    // The run that saves writes no checkpoint, whose end would settle its rows.
-    TrainerOptions checkpointed = options;
-    options.save_dir = place + "/saved";
-    checkpointed.checkpoint_dir = place + "/checkpoints";
-    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
-    HOTROW_ASSERT_OK(Train(kind, checkpointed, data));
-    HOTROW_ASSERT_OK(ExportPortable({.checkpoint = options.save_dir, .dir = place + "/exported"}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report,
+                                test::TrainInAllForms(kind, options, data, place));
     HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
     for (const char* form : {"/saved", "/checkpoints", "/exported"}) {
       SCOPED_TRACE(form);

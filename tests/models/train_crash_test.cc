@@ -323,7 +323,7 @@ void TestKills(const Run& run, int64_t kills) {
   }
 }
 
-TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) { TestKills({StoreKind::kSsd}, kSlow ? 200 : 10); }
+TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) { TestKills({StoreKind::kSsd}, kSlow ? 200 : 6); }
 TEST(TrainKillTest, InMemoryTheEndIsTheSame) { TestKills({StoreKind::kMemory}, kSlow ? 60 : 4); }
 TEST(TrainKillTest, OnSsdsOfTwoRanksTheEndIsTheSame) {
   TestKills({StoreKind::kSsd, 2}, kSlow ? 120 : 4);

@@ -186,6 +186,9 @@ TEST(CrossNetworkCudaTest, HalfFactorsAreExactWhereTheNumbersAre) {
         const Problem p = WholeProblem(*fp32, options, batch_size);
         const Result want = RunOnGpu(stream, *fp32, p);
         for (const DensePrecision precision : {DensePrecision::kBf16, DensePrecision::kFp16}) {
+          // Emulated: each with every width and with every size of a batch, not with each pair.
+          const bool even = (precision == DensePrecision::kBf16) == (width == 96);
+          if (test::kEmulatedGpu && even != (batch_size == 1)) continue;
           options.precision = precision;
           const auto half = NewNetwork(options, stream.ctx());
           ASSERT_NE(half, nullptr);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/ops/cross_reference.h"
+#include "tests/ops/dense_network_passes.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
@@ -37,6 +37,14 @@ CrossNetwork::ForwardArgs ForwardOf(const Problem& p, std::vector<float>& y) {
           .y = y.data(),
           .y_stride = p.stride,
           .training = true};
+}
+
+// Without outputs.
+CrossNetwork::BackwardArgs BackwardOf(const Problem& p, std::vector<float>& dy) {
+  return {.parameters = p.parameters.data(),
+          .dy = dy.data(),
+          .dy_stride = p.stride,
+          .dx_stride = p.stride};
 }
 
 Result RunNetwork(const ExecContext& ctx, CrossNetwork& net, const Problem& p) {
@@ -72,38 +80,18 @@ TEST(CrossNetworkTest, HandWorkedVectorLayers) {
   set(net->bias_offset(0), 10, 20);
   set(net->weight_offset(1), 1, -1);
   set(net->bias_offset(1), 0, 1);
-  const std::vector<float> x = {1, 2};
-  std::vector<float> y(2);
-  HOTROW_ASSERT_OK(net->Forward({}, {.parameters = w.data(),
-                                     .x = x.data(),
-                                     .x_stride = 2,
-                                     .batch_size = 1,
-                                     .y = y.data(),
-                                     .y_stride = 2,
-                                     .training = true}));
-  EXPECT_EQ(y, (std::vector<float>{0, 1}));
+  const test::SmallPass pass = test::RunSmallPass(*net, w, {1, 2}, {1, 10}, 1);
+  EXPECT_EQ(pass.y, (std::vector<float>{0, 1}));
 
   // g2 = (1, 10): ds1 = g2 . x0 = 21, dw1 = 21 x1 = (462, 924), db1 = g2, dx0 = -22 g2 =
   // (-22, -220), g1 = g2 + 21 w1 = (22, -11). ds0 = g1 . x0 = 0, dw0 = 0, db0 = g1,
   // dx0 += 11 g1 = (220, -341), and g0 = g1: dx = (242, -352).
-  std::vector<float> dy = {1, 10};
-  std::vector<float> dx(2);
-  std::vector<float> dw(w.size(), kCrossUnused);
-  HOTROW_ASSERT_OK(net->Backward({}, {.parameters = w.data(),
-                                      .dy = dy.data(),
-                                      .dy_stride = 2,
-                                      .dx = dx.data(),
-                                      .dx_stride = 2,
-                                      .parameter_gradients = dw.data()}));
-  EXPECT_EQ(dx, (std::vector<float>{242, -352}));
-  const auto get = [&](int64_t offset) {
-    return std::vector<float>(dw.begin() + offset, dw.begin() + offset + 2);
-  };
-  EXPECT_EQ(get(net->weight_offset(1)), (std::vector<float>{462, 924}));
-  EXPECT_EQ(get(net->bias_offset(1)), (std::vector<float>{1, 10}));
-  EXPECT_EQ(get(net->weight_offset(0)), (std::vector<float>{0, 0}));
-  EXPECT_EQ(get(net->bias_offset(0)), (std::vector<float>{22, -11}));
-  EXPECT_EQ(dw[2], 0.0f);  // padding
+  EXPECT_EQ(pass.dx, (std::vector<float>{242, -352}));
+  EXPECT_EQ(pass.Gradients(net->weight_offset(1), 2), (std::vector<float>{462, 924}));
+  EXPECT_EQ(pass.Gradients(net->bias_offset(1), 2), (std::vector<float>{1, 10}));
+  EXPECT_EQ(pass.Gradients(net->weight_offset(0), 2), (std::vector<float>{0, 0}));
+  EXPECT_EQ(pass.Gradients(net->bias_offset(0), 2), (std::vector<float>{22, -11}));
+  EXPECT_EQ(pass.parameter_gradients[2], 0.0f);  // padding
 }
 
 TEST(CrossNetworkTest, HandWorkedMatrixLayerAndItsFactors) {
@@ -123,36 +111,16 @@ TEST(CrossNetworkTest, HandWorkedMatrixLayerAndItsFactors) {
       set(net->u_offset(0), {1, 3});
     }
     set(net->bias_offset(0), {1, -1});
-    const std::vector<float> x = {1, 2};
-    std::vector<float> y(2);
-    HOTROW_ASSERT_OK(net->Forward({}, {.parameters = w.data(),
-                                       .x = x.data(),
-                                       .x_stride = 2,
-                                       .batch_size = 1,
-                                       .y = y.data(),
-                                       .y_stride = 2,
-                                       .training = true}));
-    EXPECT_EQ(y, (std::vector<float>{7, 30}));
-    std::vector<float> dy = {1, 10};
-    std::vector<float> dx(2);
-    std::vector<float> dw(w.size(), kCrossUnused);
-    HOTROW_ASSERT_OK(net->Backward({}, {.parameters = w.data(),
-                                        .dy = dy.data(),
-                                        .dy_stride = 2,
-                                        .dx = dx.data(),
-                                        .dx_stride = 2,
-                                        .parameter_gradients = dw.data()}));
-    EXPECT_EQ(dx, (std::vector<float>{68, 272}));
-    const auto get = [&](int64_t offset, int64_t n) {
-      return std::vector<float>(dw.begin() + offset, dw.begin() + offset + n);
-    };
-    EXPECT_EQ(get(net->bias_offset(0), 2), (std::vector<float>{1, 20}));
+    const test::SmallPass pass = test::RunSmallPass(*net, w, {1, 2}, {1, 10}, 1);
+    EXPECT_EQ(pass.y, (std::vector<float>{7, 30}));
+    EXPECT_EQ(pass.dx, (std::vector<float>{68, 272}));
+    EXPECT_EQ(pass.Gradients(net->bias_offset(0), 2), (std::vector<float>{1, 20}));
     if (rank == 0) {
-      EXPECT_EQ(get(net->weight_offset(0), 4), (std::vector<float>{1, 2, 20, 40}));
+      EXPECT_EQ(pass.Gradients(net->weight_offset(0), 4), (std::vector<float>{1, 2, 20, 40}));
     } else {
       // h = V x0 = 5, dU = dt h, dh = U^T dt = 61, dV = dh x0^T.
-      EXPECT_EQ(get(net->u_offset(0), 2), (std::vector<float>{5, 100}));
-      EXPECT_EQ(get(net->weight_offset(0), 2), (std::vector<float>{61, 122}));
+      EXPECT_EQ(pass.Gradients(net->u_offset(0), 2), (std::vector<float>{5, 100}));
+      EXPECT_EQ(pass.Gradients(net->weight_offset(0), 2), (std::vector<float>{61, 122}));
     }
   }
 }
@@ -314,59 +282,19 @@ TEST(CrossNetworkTest, ReportsTheGradientsOfEachLayerOnceFinalTheLastLayerFirst)
     options.num_layers = 3;
     options.max_batch_size = 140;
     const auto net = NewNetwork(options);
-    std::vector<std::pair<int64_t, int64_t>> layers;
-    int64_t layer_end = net->num_parameters();
-    for (int32_t l = net->num_layers(); l-- > 0;) {
-      layers.emplace_back(net->weight_offset(l), layer_end);
-      layer_end = net->weight_offset(l);
-    }
     for (const int threads : {1, 4}) {
       ThreadPool pool(threads);
+      const ExecContext ctx = test::OnPool(&pool);
       for (const int64_t batch_size : {0, 140}) {
         SCOPED_TRACE(testing::Message() << "rank " << options.rank << ", " << threads
                                         << " threads, batch of " << batch_size);
         const Problem p = RandomCrossProblem(*net, options, batch_size, 4);
         const Result want = RunNetwork({}, *net, p);
-        Result got = want;
-        std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kCrossUnused);
-        std::vector<float> early(p.parameters.size(), kCrossUnused);  // each range when reported
-        std::vector<std::pair<int64_t, int64_t>> reported;
+        std::vector<float> y(p.x.size());
         std::vector<float> dy = p.dy;
-        HOTROW_ASSERT_OK(net->Forward(test::OnPool(&pool), ForwardOf(p, got.y)));
-        const std::thread::id caller = std::this_thread::get_id();
-        const auto ready = [&](int64_t begin, int64_t end) {
-          EXPECT_EQ(std::this_thread::get_id(), caller);
-          reported.emplace_back(begin, end);
-          std::copy(got.parameter_gradients.begin() + begin, got.parameter_gradients.begin() + end,
-                    early.begin() + begin);
-          return absl::OkStatus();
-        };
-        HOTROW_ASSERT_OK(net->Backward(test::OnPool(&pool),
-                                       {.parameters = p.parameters.data(),
-                                        .dy = dy.data(),
-                                        .dy_stride = p.stride,
-                                        .dx = got.dx.data(),
-                                        .dx_stride = p.stride,
-                                        .parameter_gradients = got.parameter_gradients.data(),
-                                        .gradients_ready = ready}));
-        EXPECT_EQ(reported, layers);
-        EXPECT_TRUE(got == want);
-        EXPECT_EQ(test::Bits(early), test::Bits(want.parameter_gradients));
-
-        int reports = 0;
+        test::ExpectLayersAreReported(ctx, *net, ForwardOf(p, y), BackwardOf(p, dy), want);
         dy = p.dy;
-        HOTROW_ASSERT_OK(net->Forward(test::OnPool(&pool), ForwardOf(p, got.y)));
-        const auto fails = [&](int64_t begin, int64_t end) {
-          return ++reports == 2 ? absl::UnavailableError("rank 3 is gone") : absl::OkStatus();
-        };
-        EXPECT_THAT(net->Backward(test::OnPool(&pool),
-                                  {.parameters = p.parameters.data(),
-                                   .dy = dy.data(),
-                                   .dy_stride = p.stride,
-                                   .parameter_gradients = got.parameter_gradients.data(),
-                                   .gradients_ready = fails}),
-                    test::StatusIs(absl::StatusCode::kUnavailable, "rank 3 is gone"));
-        EXPECT_EQ(reports, 2);
+        test::ExpectAFailedReportEndsBackward(ctx, *net, ForwardOf(p, y), BackwardOf(p, dy), 1);
       }
     }
   }

@@ -81,6 +81,7 @@ TEST(GatherRowsCudaTest, AsOnTheCpu) {
     DeviceArray<const std::byte*> device_rows(
         Pointers(static_cast<const std::byte*>(on_device.data()), places));
     for (const test::Enqueue enqueue : test::kBothWays) {
+      if (test::kEmulatedGpu && enqueue == test::Enqueue::kAsGraph && s.misaligned > 0) continue;
       DeviceArray<std::byte> output(std::vector<std::byte>(want.size(), kGuard));
       test::RunOnGpu(enqueue, [&](const ExecContext& ctx) {
         return GatherRows(
@@ -124,6 +125,7 @@ TEST(ScatterRowsCudaTest, AsOnTheCpu) {
         ScatterRows({}, {input.data() + s.front, s.stride, s.num_rows, s.row_bytes, rows.data()}));
     DeviceArray<std::byte> device_input(input);
     for (const test::Enqueue enqueue : test::kBothWays) {
+      if (test::kEmulatedGpu && enqueue == test::Enqueue::kAsGraph && s.misaligned > 0) continue;
       DeviceArray<std::byte> memory(std::vector<std::byte>(want.size(), kGuard));
       DeviceArray<std::byte*> device_rows(Pointers(memory.data(), places));
       test::RunOnGpu(enqueue, [&](const ExecContext& ctx) {

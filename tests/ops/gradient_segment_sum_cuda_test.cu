@@ -91,7 +91,7 @@ void ExpectTheReference(JaggedProblem p, uint64_t seed) {
   for (const int way : {0, 1, 2}) {
     SCOPED_TRACE(way);
     DeviceSum sum(p, order, /*aligned=*/way != 1, p.num_lookups() + (way == 2 ? 5000 : 0));
-    for (int launch = 0; launch < 2; ++launch) {
+    for (int launch = 0; launch < (way == 0 ? 2 : test::ForGpu(2, 1)); ++launch) {
       HOTROW_ASSERT_OK(GradientSegmentSum(ctx, sum.args));
       ExpectSameBits(sum.gradients.ToHost(), want);
     }
@@ -100,7 +100,7 @@ void ExpectTheReference(JaggedProblem p, uint64_t seed) {
 
 TEST(GradientSegmentSumCudaTest, RandomBags) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  for (const uint64_t seed : test::Seeds(30)) {
+  for (const uint64_t seed : test::Seeds(test::ForGpu(30, 12))) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     ExpectTheReference(test::RandomJaggedProblem(seed), seed);
   }
@@ -142,7 +142,8 @@ TEST(GradientSegmentSumCudaTest, AllWidths) {
   for (const bool weighted : {false, true}) {
     ExpectTheReference(
         BuildJaggedProblem(
-            5, /*batch_size=*/37, test::FeaturesOfAllWidths(), /*table_rows=*/50, weighted,
+            5, /*batch_size=*/test::ForGpu(37, 19), test::FeaturesOfAllWidths(), /*table_rows=*/50,
+            weighted,
             [&](size_t f, int64_t b) { return lengths[(f + static_cast<size_t>(b)) % 10]; }),
         5);
   }

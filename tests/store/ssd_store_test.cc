@@ -1052,7 +1052,7 @@ TEST_P(SsdFullDiskTest, IsRefusedIntactAndGoesOnAfterRoomIsMade) {
   int64_t refused_appends = 0;
   int64_t refused_commits = 0;
   int64_t refused_opens = 0;
-  for (int64_t pages = 0; pages < 140; pages += 3) {
+  for (int64_t pages = 0; pages < 140; pages += test::ForSanitizer(3, 8)) {
     SCOPED_TRACE(absl::StrCat("room for ", pages, " pages"));
     MemEnv env;
     const SsdStoreOptions options = SmallSsd(&env, 30, 32 * kKiB, GetParam());

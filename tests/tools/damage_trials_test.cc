@@ -652,17 +652,20 @@ void RunTrials(const Kind& kind, uint64_t few) {
   }
 }
 
-TEST(DamageTrialsTest, InMemory) { RunTrials({"memory"}, 10); }
-TEST(DamageTrialsTest, OnAnSsd) { RunTrials({"ssd"}, 10); }
+TEST(DamageTrialsTest, InMemory) { RunTrials({"memory"}, 6); }
+TEST(DamageTrialsTest, OnAnSsd) { RunTrials({"ssd"}, 6); }
 TEST(DamageTrialsTest, OnRocksDb) {
 #if HOTROW_HAVE_ROCKSDB
-  RunTrials({"rocksdb"}, 10);
+  RunTrials({"rocksdb"}, 4);
 #else
   GTEST_SKIP() << "this build has no RocksDB";
 #endif
 }
 #ifdef HOTROW_MPIEXEC
-TEST(DamageTrialsTest, InMemoryOfTwoRanks) { RunTrials({"memory", 2}, 2); }
+TEST(DamageTrialsTest, InMemoryOfTwoRanks) {
+  if (!test::RunsSlowTests()) GTEST_SKIP() << "HOTROW_SLOW_TESTS is not set";
+  RunTrials({"memory", 2}, 2);
+}
 TEST(DamageTrialsTest, OnSsdsOfTwoRanks) { RunTrials({"ssd", 2}, 2); }
 #endif
 

@@ -569,8 +569,8 @@ TEST(HotrowModelsCliTest, AKillLeavesNothingOrTheWhole) {
 }
 
 TEST(HotrowModelsCliTest, AChainOfDeltasIsTheExportOfItsNewestCheckpoint) {
-  for (const auto& [store, ages] : std::initializer_list<std::pair<std::string, bool>>{
-           {"memory", false}, {"ssd", false}, {"memory", true}, {"ssd", true}}) {
+  for (const auto& [store, ages] :
+       std::initializer_list<std::pair<std::string, bool>>{{"ssd", false}, {"memory", true}}) {
     SCOPED_TRACE(absl::StrCat(store, ages ? ", rows age" : ""));
     const std::string dir = test::TempDir();
     std::vector<std::string> flags = {"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=15",
