@@ -173,7 +173,7 @@ endfunction()
 #   LABELS      default unit
 #   PROCESSORS  how many it keeps busy, so that others wait; default 1
 #   COST        seconds it takes, about; the longest begin first. Default 1
-#   SLOW        patterns of cases that do more under HOTROW_SLOW_TESTS=1: NAME.slow, with the label slow
+#   SLOW        patterns of cases that do more under HOTROW_SLOW_TESTS: NAME.slow, with the label slow
 #   NO_TSAN     not built for ThreadSanitizer: what it tests has no threads, or threads that other binaries test
 #   WHOLE       under AddressSanitizer part of `.ci/run all`, not of the gate: the label whole (docs/ci.md)
 function(hotrow_add_test)
@@ -225,7 +225,7 @@ function(hotrow_add_test)
     list(JOIN ARG_SLOW ":" patterns)
     add_test(NAME ${ARG_NAME}.slow COMMAND ${ARG_NAME} --gtest_filter=${patterns})
     set_tests_properties(${ARG_NAME}.slow PROPERTIES
-      LABELS slow TIMEOUT 5400 PROCESSORS ${ARG_PROCESSORS} ENVIRONMENT HOTROW_SLOW_TESTS=1)
+      LABELS slow TIMEOUT 5400 PROCESSORS ${ARG_PROCESSORS} ENVIRONMENT HOTROW_SLOW_TESTS=0.1)
   endif()
 endfunction()
 

@@ -538,7 +538,7 @@ TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {
   GTEST_SKIP() << "shows no threads that the tests of collections do not show";
 #endif
   int64_t good = 0;
-  for (const uint64_t seed : Seeds(RunsSlowTests() ? 100 : ForSanitizer(6, 2))) {
+  for (const uint64_t seed : Seeds(SlowRuns(100, ForSanitizer(6, 2)))) {
     SCOPED_TRACE("HOTROW_TEST_SEED=" + std::to_string(seed));
     Fuzzer fuzzer(seed);
     fuzzer.Run(600);

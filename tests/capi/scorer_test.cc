@@ -599,7 +599,7 @@ class ScorerFuzzer : public DrawnCalls {
 
 TEST(CapiScorerFuzzTest, DrawnCallsEndInAStatus) {
   int64_t good = 0;
-  for (const uint64_t seed : Seeds(RunsSlowTests() ? 100 : ForSanitizer(6, 2))) {
+  for (const uint64_t seed : Seeds(SlowRuns(100, ForSanitizer(6, 2)))) {
     SCOPED_TRACE("HOTROW_TEST_SEED=" + std::to_string(seed));
     ScorerFuzzer fuzzer(seed);
     fuzzer.Run(300);

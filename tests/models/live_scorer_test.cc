@@ -730,7 +730,7 @@ void FollowKilledRuns(int64_t kills, uint64_t seed) {
 
 TEST(LiveScorerKillTest, AKilledWriterNeverShowsHalfADelta) {
   for (const uint64_t seed : test::Seeds(1)) {
-    FollowKilledRuns(test::RunsSlowTests() ? 60 : 3, seed);
+    FollowKilledRuns(test::SlowRuns(60, 3), seed);
   }
 }
 

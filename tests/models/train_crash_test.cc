@@ -32,9 +32,6 @@
 namespace hotrow {
 namespace {
 
-// ctest's label slow runs the same cases with larger numbers.
-const bool kSlow = test::RunsSlowTests();
-
 using test::EndOf;
 
 constexpr char kData[] =
@@ -311,7 +308,7 @@ void TestKills(const Run& run, int64_t kills) {
         static_cast<long long>(met.in_checkpoint), static_cast<long long>(met.in_delta),
         static_cast<long long>(met.before_the_first), static_cast<long long>(met.failed_writes),
         static_cast<long long>(met.runs));
-    if (kSlow) {
+    if (test::SlowShare() == 1) {  // fewer kills may miss some of it
       EXPECT_GT(met.in_checkpoint, 0);
       EXPECT_GT(met.failed_writes, 0);
       // A chain over RocksDB begins with all of its rows, which takes longer than most lives: so
@@ -323,26 +320,26 @@ void TestKills(const Run& run, int64_t kills) {
   }
 }
 
-TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) { TestKills({StoreKind::kSsd}, kSlow ? 200 : 6); }
-TEST(TrainKillTest, InMemoryTheEndIsTheSame) { TestKills({StoreKind::kMemory}, kSlow ? 60 : 4); }
+TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) { TestKills({StoreKind::kSsd}, test::SlowRuns(200, 6)); }
+TEST(TrainKillTest, InMemoryTheEndIsTheSame) { TestKills({StoreKind::kMemory}, test::SlowRuns(60, 4)); }
 TEST(TrainKillTest, OnSsdsOfTwoRanksTheEndIsTheSame) {
-  TestKills({StoreKind::kSsd, 2}, kSlow ? 120 : 4);
+  TestKills({StoreKind::kSsd, 2}, test::SlowRuns(120, 4));
 }
 TEST(TrainKillTest, InMemoryOfTwoRanksTheEndIsTheSame) {
-  TestKills({StoreKind::kMemory, 2}, kSlow ? 40 : 2);
+  TestKills({StoreKind::kMemory, 2}, test::SlowRuns(40, 2));
 }
 // All policies of rows at once: admission by lookups with forgetting, ageing, floor and capacity.
-constexpr int64_t kPolicyKills = 100;
+constexpr int kPolicyKills = 100;
 TEST(TrainKillTest, OnAnSsdWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
-  TestKills({.store = StoreKind::kSsd, .lives = true, .chain = true}, kSlow ? kPolicyKills : 3);
+  TestKills({.store = StoreKind::kSsd, .lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 3));
 }
 TEST(TrainKillTest, InMemoryWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
-  TestKills({.lives = true, .chain = true}, kSlow ? kPolicyKills : 3);
+  TestKills({.lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 3));
 }
 TEST(TrainKillTest, OnTwoRanksWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
   TestKills({.store = StoreKind::kSsd, .ranks = 2, .lives = true, .chain = true},
-            kSlow ? kPolicyKills : 2);
-  TestKills({.ranks = 2, .lives = true, .chain = true}, kSlow ? kPolicyKills : 2);
+            test::SlowRuns(kPolicyKills, 2));
+  TestKills({.ranks = 2, .lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 2));
 }
 
 std::string WhyNoRocksDb() {
@@ -354,11 +351,11 @@ std::string WhyNoRocksDb() {
 }
 TEST(TrainKillTest, OnRocksDbTheEndIsTheSame) {
   if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
-  TestKills({StoreKind::kRocksDb}, kSlow ? 80 : 3);
+  TestKills({StoreKind::kRocksDb}, test::SlowRuns(80, 3));
 }
 TEST(TrainKillTest, OnRocksDbWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
   if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
-  TestKills({.store = StoreKind::kRocksDb, .lives = true, .chain = true}, kSlow ? kPolicyKills : 2);
+  TestKills({.store = StoreKind::kRocksDb, .lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 2));
 }
 
 // Last, since it starts threads. What the tests above kill writes its disk full more than once, so

@@ -41,8 +41,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const bool kSlow = test::RunsSlowTests();
-
 TrainerOptions Options(const std::string& dir, StoreKind store = StoreKind::kMemory) {
   TrainerOptions options = test::SmallRun();
   options.ttl_steps = 9;
@@ -508,17 +506,17 @@ void TestKills(StoreKind store, int ranks, int64_t kills, uint64_t seed) {
 
 TEST(DeltaKillTest, AFollowerSeesWholeDeltasAndTheEnd) {
   for (const uint64_t seed : test::Seeds(1))
-    TestKills(StoreKind::kMemory, 1, kSlow ? 100 : 10, seed);
+    TestKills(StoreKind::kMemory, 1, test::SlowRuns(100, 10), seed);
 }
 TEST(DeltaKillTest, OnTwoRanksToo) {
-  for (const uint64_t seed : test::Seeds(1)) TestKills(StoreKind::kMemory, 2, kSlow ? 40 : 3, seed);
+  for (const uint64_t seed : test::Seeds(1)) TestKills(StoreKind::kMemory, 2, test::SlowRuns(40, 3), seed);
 }
 // RocksDB's threads do not outlive a fork, and the cases above have used it: train_crash_test has
 // it.
 TEST(DeltaKillTest, OnAnSsdToo) {
   for (const uint64_t seed : test::Seeds(1)) {
-    TestKills(StoreKind::kSsd, 1, kSlow ? 100 : 5, seed);
-    TestKills(StoreKind::kSsd, 2, kSlow ? 40 : 2, seed);
+    TestKills(StoreKind::kSsd, 1, test::SlowRuns(100, 5), seed);
+    TestKills(StoreKind::kSsd, 2, test::SlowRuns(40, 2), seed);
   }
 }
 

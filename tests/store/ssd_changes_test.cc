@@ -80,7 +80,7 @@ absl::Status Apply(SnapshotChanges& changes, RowMap* rows, int64_t* entries = nu
 TEST(SsdChangesTest, AppliedToTheParentTheyGiveTheSnapshot) {
   int64_t told = 0;
   int64_t asked = 0;
-  for (const uint64_t seed : test::Seeds(test::RunsSlowTests() ? 60 : 6)) {
+  for (const uint64_t seed : test::Seeds(test::SlowRuns(60, 6))) {
     SCOPED_TRACE(absl::StrCat("HOTROW_TEST_SEED=", seed));
     MemEnv env;
     RandomStream random(seed, RandomPurpose::kTest);

@@ -482,7 +482,7 @@ struct KillScript {
 };
 
 TEST(SsdKillTest, ExactlyTheCommittedSnapshotIsThereAfterEachKill) {
-  const int kills = kSlow ? 200 : 10;
+  const int kills = test::SlowRuns(200, 10);
   constexpr int kFreshStart = 20;
   for (const uint64_t seed : Seeds(1)) {
     const std::string dir = test::TempDir();

@@ -476,7 +476,7 @@ void LoseNoSnapshot(uint64_t seed, int percent) {
 
 TEST(SsdFailingWritesTest, ASnapshotThatSaidOkSurvivesThePowerFailure) {
   for (const int percent : {10, 40}) {
-    const int trials = test::RunsSlowTests() ? 3000 : test::ForSanitizer(60, 10);
+    const int trials = test::SlowRuns(3000, test::ForSanitizer(60, 10));
     for (const uint64_t seed : test::Seeds(trials)) {
       SCOPED_TRACE(testing::Message() << percent << " %, HOTROW_TEST_SEED=" << seed);
       ASSERT_NO_FATAL_FAILURE(LoseNoSnapshot(seed, percent));

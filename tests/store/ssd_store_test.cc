@@ -965,7 +965,7 @@ class Model {
 };
 
 void RunModel(bool background) {
-  for (const uint64_t seed : Seeds(kSlow ? 400 : 12)) {
+  for (const uint64_t seed : Seeds(test::SlowRuns(400, 12))) {
     SCOPED_TRACE(absl::StrCat("HOTROW_TEST_SEED=", seed));
     RandomStream random(seed, RandomPurpose::kTest, 1);
     test::FaultyEnv env;
@@ -1787,7 +1787,7 @@ TEST_F(SsdBitRotTest, EveryFlippedByteIsNamedOrMakesNoDifference) {
 TEST(SsdSoakTest, EightThreadsSeeOnlyRowsThatWereWritten) {
   // HOTROW_SOAK_SECONDS overrides how long.
   const char* const wanted = std::getenv("HOTROW_SOAK_SECONDS");
-  const double seconds = wanted != nullptr ? std::atof(wanted) : kSlow ? 600 : 3;
+  const double seconds = wanted != nullptr ? std::atof(wanted) : test::SlowRuns(600, 3);
   MemEnv env;
   SsdStoreOptions options = SmallSsd(&env, 160, 32 * kKiB, true);
   options.memory_budget_bytes = 8 * kMiB;

@@ -1,8 +1,8 @@
 #include "tests/support/test_util.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 
 namespace hotrow::test {
 
@@ -48,9 +48,14 @@ std::string TempDir() {
 
 void RemoveTempDirs() { AllTempDirs().Remove(); }
 
-bool RunsSlowTests() {
+double SlowShare() {
   const char* const wanted = std::getenv("HOTROW_SLOW_TESTS");
-  return wanted != nullptr && std::string_view(wanted) == "1";
+  return wanted == nullptr ? 0 : std::clamp(std::atof(wanted), 0.0, 1.0);
+}
+
+int SlowRuns(int all, int few) {
+  if (!RunsSlowTests()) return few;
+  return std::max(few, static_cast<int>(SlowShare() * all));
 }
 
 testing::AssertionResult OkFormat(const char* expression, const absl::Status& status) {

@@ -19,9 +19,13 @@ std::vector<uint64_t> Seeds(int count);
 std::string TempDir();
 void RemoveTempDirs();
 
-// Whether HOTROW_SLOW_TESTS=1 is set, as ctest's label slow does: the same cases with more seeds,
-// every call and every byte; and the suites named *SlowTest.
-bool RunsSlowTests();
+// HOTROW_SLOW_TESTS, in [0, 1]: the share of what slow tests do at most. Where it is above 0 the same
+// cases have more seeds, every call and every byte, and the suites named *SlowTest run. ctest's
+// label slow sets 0.1, so that all of it ends in minutes; who wants 500 kills sets 1.
+double SlowShare();
+inline bool RunsSlowTests() { return SlowShare() > 0; }
+// A count of seeds, kills, trials or seconds: a share of `all` for slow tests, else `few`.
+int SlowRuns(int all, int few);
 
 // How much a walk or a random run does, and how much of it where a sanitizer makes it several times
 // slower. The build without one does it in full.
