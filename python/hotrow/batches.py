@@ -16,10 +16,10 @@ FeatureIds = Union[np.ndarray, "Bags", Tuple[np.ndarray, np.ndarray]]
 class Bags(NamedTuple):
     """The ids of one feature: B bags, one for each sample.
 
-    values: [N] int64, uint64 or int32, which must not be negative. offsets: [B + 1] int64 or int32, where each bag begins; or
-    lengths: [B]. weights: [N] float32, or None: all 1. scores: [N] float32, of features whose
-    table keeps scores (hotrow.Table.score), or None: these lookups bring none. Arrays are read
-    where they lie.
+    values: [N] int64, uint64 or int32, which must not be negative. offsets: [B + 1] int64 or
+    int32, where each bag begins; or lengths: [B]. weights: [N] float32, or None: all 1. scores: [N]
+    float32, of features whose table keeps scores (hotrow.Table.score), or None: these lookups bring
+    none. Arrays are read where they lie.
     """
 
     values: Any

@@ -47,10 +47,10 @@ class Scorer(_abi.Owner):
 
     model: of a trainer's --save_dir, a checkpoint, a directory of checkpoints (the newest counts),
     or what `export_portable` made. rows: how rows are kept, "as_trained", "fp16", "bf16", "int8" or
-    "int4". memory: of rows and their index, and of what calls read, a hard limit; 0: none. rows_dir: a directory on an SSD
-    for the rows of a model that is larger than memory, one for each model; memory, which must be
-    given, has their index and a cache. store_memory: of the index of an ssd store while it is read;
-    0: no limit. precision: of the dense part's products, "fp32" or
+    "int4". memory: of rows, their index and what calls read, a hard limit; 0: none. rows_dir: a
+    directory on an SSD for the rows of a model that is larger than memory, one for each model;
+    memory, which must be given, has their index and a cache. store_memory: of the index of an ssd
+    store while it is read; 0: no limit. precision: of the dense part's products, "fp32" or
     "bf16"; None: as it was trained. max_batch_size: samples that go through the dense part at once;
     the bits are those of the trainer's evaluation with this batch size. max_concurrency: calls that
     run at once, each with a copy of the dense parameters; 0: one for each hardware thread.

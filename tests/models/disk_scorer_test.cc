@@ -183,7 +183,8 @@ TEST(DiskScorerFormsTest, ManyThreadsScoreAndDamageIsNamed) {
   ScorerOptions scoring = {.model = options.save_dir,
                            .memory_bytes = 2 * kLittle,
                            .rows_dir = dir + "/rows",
-                           .max_concurrency = 3};
+                           .max_concurrency = 3,
+                           .max_batch_size = kBatchSize};
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto memory, Scorer::Open({.model = options.save_dir}));
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected, ScoreAll(*memory, batches));
   {

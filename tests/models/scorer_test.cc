@@ -534,7 +534,7 @@ TEST(ScorerFormsTest, SizesAreCheckedBeforeMemoryIsTaken) {
   const int64_t n = 1024;
   const auto score = [&](int64_t length, ScoreDeadline deadline = kNoDeadline) {
     std::vector<uint64_t> user(static_cast<size_t>(length), 1), items(static_cast<size_t>(n), 2);
-    user.insert(user.end(), {3, 4, 5, 6});  // the other features of the user, one key each
+    user.insert(user.end(), {3, 3, 3, 6});  // the other features of the user, one key each
     std::vector<int64_t> ends(static_cast<size_t>(n) + 1);
     std::iota(ends.begin(), ends.end(), 0);
     // In the order of features: user, friend, item, tags, price_range, hour.

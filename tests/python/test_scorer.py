@@ -286,8 +286,8 @@ class ScorerTest(unittest.TestCase):
              lambda: scorer.score(ids, dense, out=np.empty(300, np.float32)[:, None][:3])),
             (TypeError, "out: is float64", lambda: scorer.score(ids, dense, out=np.empty((300, 1)))),
             (TypeError, "batch: is list", lambda: scorer.score([1], dense)),
-            (ValueError, r"'?words'?.*sample 1: 5 values, at most 4", lambda: self.open("din").score(
-                {"user": [1, 2], "item": [1, 2], "words": [[1], [1, 2, 3, 4, 5]]}, two)),
+            (ValueError, "words.*sample 1: 5 values, at most 4", lambda: self.open("din").score(
+                {"user": [1, 2], "item": [1, 2], "words": (np.arange(6), np.array([1, 5]))}, two)),
             (ValueError, r"values\[1\] is -1: ids of 32 bits must not be negative", lambda:
              scorer.score({**ids, "user": np.array([1, -1] * 150, np.int32)}, dense)),
             (ValueError, "names of the columns",
