@@ -233,8 +233,8 @@ typedef struct hotrow_collection_options {
 
   // Checkpoints, see below. NULL: none.
   const char* checkpoint_dir;
-  int64_t checkpoint_keep;       // 2: how many stay; with one rank only the newest does where a call
-                                 // wants the room that older ones hold of store_disk_bytes
+  int64_t checkpoint_keep;  // 2: how many stay; with one rank only the newest does where a call
+                            // wants the room that older ones hold of store_disk_bytes
   const char* checkpoint_model;  // "custom": a name for the model that is trained; checked when it
                                  // goes on
   // What the tables start from. resume: the newest checkpoint of checkpoint_dir, when there is one;

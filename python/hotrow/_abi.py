@@ -444,8 +444,8 @@ class Owner:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            f"hotrow: {type(self).__name__} can neither be copied nor pickled; make one where it is "
-            "used"
+            f"hotrow: {type(self).__name__} can neither be copied nor pickled; make one where it "
+            "is used"
         )
 
 

@@ -349,8 +349,8 @@ class EmbeddingCollection(_abi.Owner):
         checkpoint_dir: the rows stay with the store."""
         if self.world_size > 1:
             warnings.warn(
-                "hotrow.EmbeddingCollection: without a checkpoint_dir the rows of several ranks are "
-                "gone once they are closed; give a checkpoint_dir that all ranks see",
+                "hotrow.EmbeddingCollection: without a checkpoint_dir the rows of several ranks "
+                "are gone once they are closed; give a checkpoint_dir that all ranks see",
                 stacklevel=3,
             )
             return None, 2, resume

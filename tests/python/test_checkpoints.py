@@ -126,7 +126,8 @@ class CheckpointsTest(unittest.TestCase):
             def opened(**changes):
                 return hotrow.EmbeddingCollection(
                     [hotrow.Table("items", 2)], cache="4MiB", max_batch_size=64,
-                    store=hotrow.Ssd(folder + "/rows", disk_bytes="64MiB", memory="16MiB"), **changes
+                    store=hotrow.Ssd(folder + "/rows", disk_bytes="64MiB", memory="16MiB"),
+                    **changes,
                 )
 
             with opened() as tables:  # what it makes is kept, at the same step and a later one
@@ -147,7 +148,8 @@ class CheckpointsTest(unittest.TestCase):
                 self.assertEqual(tables.digest(), digest)
 
     def test_a_second_checkpoint_of_a_step_has_what_changed_since(self):
-        for kind in (hotrow.Memory("16MiB"), hotrow.Ssd("rows", disk_bytes="64MiB", memory="16MiB")):
+        ssd = hotrow.Ssd("rows", disk_bytes="64MiB", memory="16MiB")
+        for kind in (hotrow.Memory("16MiB"), ssd):
             with tempfile.TemporaryDirectory() as folder:
                 if isinstance(kind, hotrow.Ssd):
                     kind = dataclasses.replace(kind, path=folder + "/rows")

@@ -159,8 +159,8 @@ class EmbeddingCollection(nn.Module):
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError(
             "hotrow.torch.EmbeddingCollection: tables cannot be copied. To average a model (EMA, "
-            "SWA) copy the layers beside them, as in AveragedModel(model.top); or let the copy share "
-            "the rows: copy.deepcopy(model, {id(tables): tables})"
+            "SWA) copy the layers beside them, as in AveragedModel(model.top); or let the copy "
+            "share the rows: copy.deepcopy(model, {id(tables): tables})"
         )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
