@@ -100,15 +100,15 @@ ServingTables::ServingTables(const ServingTablesOptions& options)
 ServingTables::~ServingTables() = default;
 
 int64_t ServingTables::bytes() const { return share_->bytes(); }
+int64_t ServingTables::readers_bytes() const { return options_.readers * options_.reader_bytes; }
 const ServingBudget& ServingTables::budget() const { return share_->budget(); }
 
 absl::Status ServingTables::Init() {
   lookups_max_ = SizeOfScratch(options_).lookups;
   // Before the first row, so that no call can be refused later.
   if (options_.reader_bytes > 0) {
-    HOTROW_RETURN_IF_ERROR(
-        share_->Take(options_.readers * options_.reader_bytes,
-                     absl::StrCat("room for ", options_.readers, " calls at once")));
+    HOTROW_RETURN_IF_ERROR(share_->Take(
+        readers_bytes(), absl::StrCat("room for ", options_.readers, " calls at once")));
   }
   const bool in_memory = options_.rows_dir.empty();
   int64_t need = 0;

@@ -236,7 +236,8 @@ class ServingTables {
   int64_t rows(uint32_t table) const;
   // Of the rows that there are, ascending. A copy. Of rows in memory.
   std::vector<uint64_t> KeysOf(uint32_t table) const;
-  int64_t bytes() const;  // taken of the budget
+  int64_t bytes() const;          // taken of the budget, all in all
+  int64_t readers_bytes() const;  // of these what is for readers
   const ServingBudget& budget() const;
 
   // The version as it is now.

@@ -574,7 +574,7 @@ void hotrow_scorer_destroy(hotrow_scorer* scorer);
 //  "dense": ["price", "age"], "num_tasks": 1, "labels": ["click"], "rows": 7, "table_bytes": 4096,
 //  "max_batch_size": 1024, "line_columns": ["price", "age", "item"], "notes": ["..."]}
 // features: in the order of batches. dense: names; null: not known. labels: none where they are not
-// known. rows: of all tables. table_bytes: taken of memory_bytes. line_columns: of
+// known. rows, table_bytes: of all tables; the latter are taken of memory_bytes. line_columns: of
 // what hotrow_scorer_score_lines takes; null: the model has no schema of lines. notes: what the
 // model lacks, and what stands in its place.
 hotrow_status hotrow_scorer_describe(hotrow_scorer* scorer, char* text, uint64_t size,

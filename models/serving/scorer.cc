@@ -79,7 +79,9 @@ int32_t Scorer::num_dense() const { return impl_->model->recipe.num_dense; }
 int32_t Scorer::num_tasks() const { return impl_->model->recipe.num_tasks; }
 const std::vector<std::string>& Scorer::labels() const { return impl_->model->labels; }
 int64_t Scorer::rows() const { return impl_->rows.load(std::memory_order_relaxed); }
-int64_t Scorer::table_bytes() const { return impl_->model->tables->bytes(); }
+int64_t Scorer::table_bytes() const {
+  return impl_->model->tables->bytes() - impl_->model->tables->readers_bytes();
+}
 int64_t Scorer::max_batch_size() const { return impl_->max_batch_size; }
 ServingReadStats Scorer::read_stats() const { return impl_->model->tables->read_stats(); }
 absl::Status Scorer::SaveHotKeys() const { return impl_->model->tables->SaveHotKeys(); }

@@ -154,7 +154,7 @@ class Scorer {
   int32_t num_tasks() const;
   const std::vector<std::string>& labels() const;  // one for each task; empty: not known
   int64_t rows() const;                            // of all tables
-  int64_t table_bytes() const;                     // taken of memory_bytes
+  int64_t table_bytes() const;                     // of these, taken of memory_bytes
   int64_t max_batch_size() const;
   ServingReadStats read_stats() const;  // of rows_dir; zeros where memory has all rows
   // Writes to rows_dir which rows the cache has, with their counts. The next scorer of a model

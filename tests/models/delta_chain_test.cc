@@ -876,6 +876,7 @@ TEST(DeltaChainTest, AChainBeginsInADirectoryThatIsThere) {
                                .env = &env,
                                .tell = [&](const std::string& note) { told += note; }}));
   EXPECT_THAT(told, AllOf(HasSubstr("times, since memory_bytes=1500 has"), HasSubstr("for once")));
+  HOTROW_ASSERT_OK(CreateDirsDurably(env, "/other"));
   HOTROW_ASSERT_OK(WriteFileAtomically(env, "/other/file", "x"));
   EXPECT_THAT(CreateChain({.checkpoint = checkpoints[0], .dir = "/other", .env = &env}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not empty")));

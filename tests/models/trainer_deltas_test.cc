@@ -405,7 +405,9 @@ TEST(TrainerDeltasTest, AnEmptyDirectoryIsBegunAndADamagedLinkIsNamed) {
   HOTROW_ASSERT_OK(ApplyChain({.chain = dir + "/chain", .dir = dir + "/link"}));
   EXPECT_TRUE(std::filesystem::exists(dir + "/linked/manifest.json"));
 
-  const std::string rows = dir + "/chain/delta-00000001/rows-00000-of-00001";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const DeltaChain chain, ReadChain(PosixEnv(), dir + "/chain"));
+  const std::string rows =
+      absl::StrCat(chain.delta_dir(1), "/", chain.deltas.at(0).parts.at(0).file);
   HOTROW_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFileToString(PosixEnv(), rows));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), rows, bytes));

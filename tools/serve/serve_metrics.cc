@@ -55,7 +55,7 @@ std::string ServeMetrics::Text(const ServeState& state) const {
   Put(&out, "hotrow_serve_ready", kGauge, "1 while the server takes requests.", state.ready);
   Put(&out, "hotrow_serve_model_step", kGauge, "Updates that the model has seen.", state.step);
   Put(&out, "hotrow_serve_model_rows", kGauge, "Rows of all tables.", state.rows);
-  Put(&out, "hotrow_serve_model_table_bytes", kGauge, "Memory of rows, index and calls.",
+  Put(&out, "hotrow_serve_model_table_bytes", kGauge, "Memory of rows and index.",
       state.table_bytes);
   Put(&out, "hotrow_serve_row_cache_rows", kGauge,
       "Rows that the cache before rows on a disk has room for; 0: memory has all rows.",
