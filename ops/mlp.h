@@ -116,7 +116,7 @@ class Mlp {
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
   // All memory this object keeps: activations, their gradients and what products work with; not
-  // the 32 MiB of workspaces that all networks on one stream of a GPU share.
+  // the 32 MiB of workspaces that all networks on one stream of a GPU share, and its padded copies.
   int64_t activation_bytes() const;
 
  private:
