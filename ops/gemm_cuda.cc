@@ -371,16 +371,14 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   product.c = sums.data();
   for (const int junk : {0xff, 0x3f}) {
     HOTROW_RETURN_IF_ERROR(run(junk));
-    HOTROW_RETURN_IF_ERROR(
-        CompareBitsCuda(on, key.m, columns, result, other, wrong.data() + 2));
+    HOTROW_RETURN_IF_ERROR(CompareBitsCuda(on, key.m, columns, result, other, wrong.data() + 2));
   }
   uint32_t found[kTests] = {};
   HOTROW_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(found, wrong.data(), sizeof(found), cudaMemcpyDeviceToHost, on));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on));
   if (!runs) return "cublasLt does not run it";
-  constexpr const char* kReasons[kTests] = {"numbers are others",
-                                            "NaNs are treated otherwise",
+  constexpr const char* kReasons[kTests] = {"numbers are others", "NaNs are treated otherwise",
                                             "equal products give other bits"};
   for (int i = 0; i < kTests; ++i) {
     if (found[i] > 0) return absl::StrCat(kReasons[i], " (", found[i], ")");
@@ -433,7 +431,8 @@ absl::StatusOr<std::byte*> GemmCuda::Impl::Room(Lane& lane, int64_t bytes) {
   }
   if (best != nullptr) return best->data();
   // Some to spare, so that products of nearly that size share it.
-  HOTROW_ASSIGN_OR_RETURN(auto room, DeviceBuffer<std::byte>::Create(bytes + bytes / 8, lane.stream));
+  HOTROW_ASSIGN_OR_RETURN(auto room,
+                          DeviceBuffer<std::byte>::Create(bytes + bytes / 8, lane.stream));
   lane.rooms.push_back(std::move(room));
   return lane.rooms.back().data();
 }
@@ -456,7 +455,7 @@ absl::Status GemmCuda::Impl::Run(CudaStream on, const ColumnMajorProduct& produc
                         (copy_c ? c.bytes() : 0) + (copy_bias ? bias.bytes() : 0);
   if (bytes == 0) return RunLines(on, padded, lane.workspace.data());
 
-  HOTROW_ASSIGN_OR_RETURN(std::byte* room, Room(lane, bytes));
+  HOTROW_ASSIGN_OR_RETURN(auto* room, Room(lane, bytes));
   std::vector<CopyLinesArgs> copies;
   const auto take = [&](const LinesOf& of, bool reads) {
     std::byte* const to = std::exchange(room, room + of.bytes());
@@ -529,6 +528,25 @@ absl::Status GemmCuda::Run(CudaStream stream, const ColumnMajorProduct& product)
 absl::StatusOr<CudaStream> GemmCuda::Fork(CudaStream stream) {
   HOTROW_RETURN_IF_ERROR(impl_->Fork(stream));
   return impl_->beside.get();
+}
+
+std::vector<GemmPlan> GemmCuda::Plans() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::vector<GemmPlan> plans;
+  for (const auto& [key, plan] : impl_->plans) {
+    if (!plan.fused) continue;
+    GemmPlan& of = plans.emplace_back(GemmPlan{.key = key});
+    const auto read = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, uint32_t* to) {
+      size_t written = 0;
+      impl_->lt->cublasLtMatmulAlgoConfigGetAttribute(&plan.algorithm, attribute, to, sizeof(*to),
+                                                      &written);
+    };
+    read(CUBLASLT_ALGO_CONFIG_ID, &of.algorithm);
+    read(CUBLASLT_ALGO_CONFIG_TILE_ID, &of.tile);
+    read(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &of.cut);
+    read(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &of.scheme);
+  }
+  return plans;
 }
 
 absl::Status GemmCuda::Join(CudaStream stream) { return impl_->Join(stream); }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -157,6 +158,15 @@ inline GemmKey KeyOf(const ColumnMajorProduct& p) {
           .relu = p.epilogue == GemmEpilogue::kRelu && !p.half_result};
 }
 
+// What cublasLt chose for a key, in its numbers.
+struct GemmPlan {
+  GemmKey key;
+  uint32_t algorithm = 0;
+  uint32_t tile = 0;
+  uint32_t cut = 0;     // into so many parts along k
+  uint32_t scheme = 0;  // of their sum
+};
+
 // The product that cublasLt gets in the place of `product`: with the sizes of padded lines.
 ColumnMajorProduct PaddedSizes(const ColumnMajorProduct& product, bool halves);
 
@@ -205,6 +215,9 @@ class GemmCuda {
   // `stream` goes on behind all that the second stream has now, of whatever network.
   absl::Status Join(CudaStream stream);
   absl::Status RunBeside(const ColumnMajorProduct& product);
+
+  // For benchmarks: the plans of all products so far.
+  std::vector<GemmPlan> Plans() const;
 
  private:
   struct Impl;

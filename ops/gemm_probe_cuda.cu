@@ -51,7 +51,8 @@ __device__ Eight LoadEight(const GemmMatrix& c, int64_t at, int count, bool whol
 #pragma unroll
     for (int i = 0; i < 8; ++i) out.x[i] = i < count ? LoadNumber(c, at + i) : 0.0f;
   } else if (c.numbers == GemmNumbers::kFloat) {
-    const auto* const from = reinterpret_cast<const float4*>(static_cast<const float*>(c.data) + at);
+    const auto* const from =
+        reinterpret_cast<const float4*>(static_cast<const float*>(c.data) + at);
     const float4 low = from[0];
     const float4 high = from[1];
     out = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
@@ -106,8 +107,8 @@ __global__ void FinishKernel(FinishArgs args, bool writes, bool vectors) {
       const int64_t at = first + k * GridThreads();
       if (at >= end) break;
       // The short division where it will do.
-      columns[k] = end >> 32 == 0 ? static_cast<uint32_t>(at) / static_cast<uint32_t>(eights)
-                                  : at / eights;
+      columns[k] =
+          end >> 32 == 0 ? static_cast<uint32_t>(at) / static_cast<uint32_t>(eights) : at / eights;
       rows[k] = (at - columns[k] * eights) * 8;
       const auto count = static_cast<int>(min(args.m - rows[k], int64_t{8}));
       numbers[k] =

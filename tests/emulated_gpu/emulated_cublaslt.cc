@@ -285,8 +285,8 @@ void NoteUnaligned(const Product& p, const void* const data[4]) {
   for (size_t i = 0; i < 4; ++i) {
     const Layout& of = p.layouts[i];
     const auto bytes = static_cast<uint64_t>(SizeOf(of.type));
-    aligned = aligned && of.rows * bytes % 16 == 0 && static_cast<uint64_t>(of.ld) * bytes % 16 == 0 &&
-              Aligned(data[i], 16);
+    aligned = aligned && of.rows * bytes % 16 == 0 &&
+              static_cast<uint64_t>(of.ld) * bytes % 16 == 0 && Aligned(data[i], 16);
   }
   if (aligned) return;
   const std::lock_guard<std::mutex> lock(unaligned_mutex);
@@ -464,6 +464,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   results[0].workspaceSize = static_cast<size_t>(wanted.workspace);
   results[0].state = CUBLAS_STATUS_SUCCESS;
   *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t*,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+  const uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? 1 : 0;
+  if (size != sizeof(number)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(value, &number, size);
+  if (written != nullptr) *written = size;
   return CUBLAS_STATUS_SUCCESS;
 }
 
