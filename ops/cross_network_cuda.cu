@@ -186,9 +186,8 @@ absl::Status CrossMatrixCuda::Forward(const ExecContext& ctx,
                                          RoomOfInput(l), shape_.rank_stride)));
       HOTROW_RETURN_IF_ERROR(Multiply(
           ctx.stream,
-          WithRooms(
-              LinearForward(rows, shape_.rank, width, h, args.parameters + layer.u_offset, t), 0,
-              shape_.rank_stride, shape_.stride)));
+          WithRooms(LinearForward(rows, shape_.rank, width, h, args.parameters + layer.u_offset, t),
+                    0, shape_.rank_stride, shape_.stride)));
     } else {
       HOTROW_RETURN_IF_ERROR(
           Multiply(ctx.stream, WithRooms(LinearForward(rows, width, width, x, weights, t), 0,
@@ -228,12 +227,11 @@ absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
     const float* const weights = args.parameters + layer.weight_offset;
     ConstMatrix gradient = dt;
     if (shape_.low_rank()) {
-      HOTROW_RETURN_IF_ERROR(
-          Multiply(ctx.stream,
-                   WithRooms(LinearInputGradient(rows, shape_.rank, width, dt,
-                                                 args.parameters + layer.u_offset,
-                                                 HiddenGradient(layer)),
-                             0, shape_.stride, shape_.rank_stride)));
+      HOTROW_RETURN_IF_ERROR(Multiply(
+          ctx.stream,
+          WithRooms(LinearInputGradient(rows, shape_.rank, width, dt,
+                                        args.parameters + layer.u_offset, HiddenGradient(layer)),
+                    0, shape_.stride, shape_.rank_stride)));
       gradient = HiddenGradient(layer);
     }
     HOTROW_RETURN_IF_ERROR(beside_.Run(
@@ -273,10 +271,9 @@ absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
     }
     weights_end = du + width * rank;
   } else {
-    HOTROW_RETURN_IF_ERROR(
-        gemm_->RunBeside(WithRooms(
-            LinearWeightGradient(rows, width, width, dt, Input(l, forward), dw), RoomOfInput(l),
-            shape_.stride, 0)));
+    HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
+        WithRooms(LinearWeightGradient(rows, width, width, dt, Input(l, forward), dw),
+                  RoomOfInput(l), shape_.stride, 0)));
   }
   float* const bias_gradient = args.parameter_gradients + layer.bias_offset;
   return SumChunksCuda(beside, {.sums = Matrix{layer.bias_sums.data(), shape_.stride},

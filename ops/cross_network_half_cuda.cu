@@ -128,9 +128,9 @@ absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
     static_cast<CrossLayerShape&>(layer) = shape_.layers[l];
     HOTROW_ASSIGN_OR_RETURN(layer.inputs, NewPairs(batch, in_stride_, stream));
     HOTROW_ASSIGN_OR_RETURN(layer.crossings, NewPairs(batch, t_stride_, stream));
-    HOTROW_ASSIGN_OR_RETURN(layer.weights,
-                            NewPairs(shape_.low_rank() ? padded_rank_ : padded_width_, in_stride_,
-                                     stream));
+    HOTROW_ASSIGN_OR_RETURN(
+        layer.weights,
+        NewPairs(shape_.low_rank() ? padded_rank_ : padded_width_, in_stride_, stream));
     if (!shape_.low_rank()) continue;
     HOTROW_ASSIGN_OR_RETURN(layer.u, NewPairs(padded_width_, h_stride_, stream));
     HOTROW_ASSIGN_OR_RETURN(layer.hidden, NewPairs(batch, h_stride_, stream));
@@ -143,8 +143,7 @@ absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
     HOTROW_ASSIGN_OR_RETURN(outputs_, DeviceBuffer<float>::Create(batch * shape_.stride, stream));
   }
   HOTROW_ASSIGN_OR_RETURN(
-      gradient_,
-      DeviceBuffer<float>::Create(
+      gradient_, DeviceBuffer<float>::Create(
                      padded_width_ * (shape_.low_rank() ? h_stride_ : in_stride_), stream));
   return absl::OkStatus();
 }
@@ -153,13 +152,13 @@ void CrossMatrixHalfCuda::PackWeights(const float* parameters, Layer& layer) {
   const float* const bias = parameters + layer.bias_offset;
   const int64_t width = shape_.width;
   // V has no bias: products read its W columns alone.
-  packs_.push_back({.from = {parameters + layer.weight_offset, width},
-                    .rows = shape_.low_rank() ? shape_.rank : width,
-                    .columns = width,
-                    .zero_rows = shape_.low_rank() ? padded_rank_ - shape_.rank
-                                                   : padded_width_ - width,
-                    .behind = shape_.low_rank() ? nullptr : bias,
-                    .to = PairsOf(layer.weights, in_stride_)});
+  packs_.push_back(
+      {.from = {parameters + layer.weight_offset, width},
+       .rows = shape_.low_rank() ? shape_.rank : width,
+       .columns = width,
+       .zero_rows = shape_.low_rank() ? padded_rank_ - shape_.rank : padded_width_ - width,
+       .behind = shape_.low_rank() ? nullptr : bias,
+       .to = PairsOf(layer.weights, in_stride_)});
   if (!shape_.low_rank()) return;
   packs_.push_back({.from = {parameters + layer.u_offset, shape_.rank},
                     .rows = width,

@@ -155,6 +155,7 @@ absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardAr
                             args.parameters + layer.weight_offset, dx);
     if (!layer.last) product.b_room = layer.out_stride;
     if (l == 0) {
+      product.c_room = args.dx_columns;
       HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
       break;
     }

@@ -238,6 +238,7 @@ absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::Forwa
                                   .ldc = args.dx_stride,
                                   .a_room = layer.in_stride};
     if (l == 0) {
+      product.c_room = args.dx_columns;
       HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
       break;
     }
