@@ -85,9 +85,12 @@ CudaDeviceGuard::~CudaDeviceGuard() {
   if (previous_ != kNone) cudaSetDevice(previous_);
 }
 
-absl::StatusOr<StreamHandle> CreateStream() {
+absl::StatusOr<StreamHandle> CreateStream(StreamPriority priority) {
+  int lowest = 0, highest = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithPriority(
+      &stream, cudaStreamNonBlocking, priority == StreamPriority::kHigh ? highest : lowest));
   return StreamHandle(stream);
 }
 

@@ -17,8 +17,10 @@ struct Destroy {
 using StreamHandle = std::unique_ptr<CUstream_st, Destroy<cudaStreamDestroy>>;
 using EventHandle = std::unique_ptr<CUevent_st, Destroy<cudaEventDestroy>>;
 
+// Of the work that is ready, a GPU takes that of kHigh first.
+enum class StreamPriority { kNormal, kHigh };
 // On the current device. The stream and the default stream do not wait for each other.
-absl::StatusOr<StreamHandle> CreateStream();
+absl::StatusOr<StreamHandle> CreateStream(StreamPriority priority = StreamPriority::kNormal);
 
 // Timing is for cudaEventElapsedTime; without it recording and waiting cost less.
 enum class EventTiming { kOff, kOn };

@@ -60,6 +60,11 @@ class LaggingQueue {
     return absl::OkStatus();
   }
 
+  bool IsDone(int64_t ticket) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return done_ >= ticket;
+  }
+
   int64_t added() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return added_;
@@ -163,14 +168,15 @@ DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
 
 #if HOTROW_HAVE_CUDA
 
-absl::StatusOr<DeviceStream> DeviceStream::Create(Device device) {
+absl::StatusOr<DeviceStream> DeviceStream::Create(Device device, bool is_urgent) {
   DeviceStream result;
   if (device == Device::kCpu) {
     result.lagging_ = NewLaggingQueue();
     return result;
   }
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
-  HOTROW_ASSIGN_OR_RETURN(StreamHandle stream, CreateStream());
+  HOTROW_ASSIGN_OR_RETURN(StreamHandle stream, CreateStream(is_urgent ? StreamPriority::kHigh
+                                                                      : StreamPriority::kNormal));
   HOTROW_ASSIGN_OR_RETURN(EventHandle event, CreateEvent());
   result.device_ = device;
   HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&result.device_index_));
@@ -222,6 +228,22 @@ absl::Status DeviceEvent::Wait() const {
   if (lagging_ != nullptr) return lagging_->Wait(ticket_);
   if (event_ == nullptr) return absl::OkStatus();
   HOTROW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
+  return absl::OkStatus();
+}
+
+bool DeviceEvent::IsDone() const {
+  if (lagging_ != nullptr) return lagging_->IsDone(ticket_);
+  if (event_ == nullptr) return true;
+  if (cudaEventQuery(static_cast<cudaEvent_t>(event_)) != cudaErrorNotReady) return true;
+  cudaGetLastError();  // else the next launch would seem to have failed with this
+  return false;
+}
+
+absl::Status DeviceStream::RunAfter(const DeviceEvent& event) {
+  if (event.lagging_ != nullptr) return event.Wait();
+  if (event.event_ == nullptr) return absl::OkStatus();
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event.event_), 0));
   return absl::OkStatus();
 }
 
@@ -315,7 +337,7 @@ absl::Status NoCuda() {
 }
 }  // namespace
 
-absl::StatusOr<DeviceStream> DeviceStream::Create(Device device) {
+absl::StatusOr<DeviceStream> DeviceStream::Create(Device device, bool /*is_urgent*/) {
   if (device != Device::kCpu) return NoCuda();
   DeviceStream result;
   result.lagging_ = NewLaggingQueue();
@@ -343,6 +365,8 @@ absl::Status DeviceEvent::Wait() const {
   return lagging_ == nullptr ? absl::OkStatus() : lagging_->Wait(ticket_);
 }
 
+bool DeviceEvent::IsDone() const { return lagging_ == nullptr || lagging_->IsDone(ticket_); }
+
 absl::Status UseDevice(const ExecContext& ctx) {
   return ctx.device == Device::kCpu ? absl::OkStatus() : NoCuda();
 }
@@ -357,6 +381,7 @@ absl::StatusOr<int> DeviceOfStream(const ExecContext& ctx) { return ctx.device_i
 absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }
 
 absl::Status DeviceStream::RunAfter(CudaStream) { return absl::OkStatus(); }
+absl::Status DeviceStream::RunAfter(const DeviceEvent& event) { return event.Wait(); }
 absl::Status DeviceStream::RunBefore(const ExecContext&) { return Wait(); }
 
 absl::Status EnqueueCopy(const ExecContext&, void* to, const void* from, int64_t bytes) {

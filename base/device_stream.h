@@ -37,6 +37,8 @@ absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int
 // Waits for all work that is enqueued on ctx.stream.
 absl::Status WaitForStream(const ExecContext& ctx);
 
+class DeviceEvent;
+
 // A stream of work on a device, for code that runs on either. On the CPU, where work is done when a
 // call returns, its calls return at once. Movable, not copyable. The destructor lets enqueued work
 // run on. Errors: Internal, with CUDA's text.
@@ -52,8 +54,9 @@ class DeviceStream {
   DeviceStream& operator=(DeviceStream&& other) noexcept;
   ~DeviceStream() { Release(); }
 
-  // On the current GPU. FailedPrecondition when there is no usable one.
-  static absl::StatusOr<DeviceStream> Create(Device device);
+  // On the current GPU. FailedPrecondition when there is no usable one. is_urgent: of the work that
+  // is ready the GPU takes this stream's first.
+  static absl::StatusOr<DeviceStream> Create(Device device, bool is_urgent = false);
 
   Device device() const { return device_; }
   CudaStream get() const { return stream_; }
@@ -85,6 +88,8 @@ class DeviceStream {
   absl::Status Wait() const;
   // Work that is enqueued here from now on runs after the work that is enqueued on `other` now.
   absl::Status RunAfter(CudaStream other);
+  // The same for what `event` marks, of a stream that is no DeviceStream.
+  absl::Status RunAfter(const DeviceEvent& event);
   // And the reverse: work that is enqueued on ctx.stream from now on runs after the work that is
   // enqueued here now. On the CPU, where ctx's work is done when a call returns, it is Wait.
   absl::Status RunBefore(const ExecContext& ctx);
@@ -127,8 +132,12 @@ class DeviceEvent {
   absl::Status Record(const ExecContext& ctx);
   // Waits for the marked work, not for work enqueued since. Returns at once without a Record.
   absl::Status Wait() const;
+  // Whether Wait would return at once, also with an error.
+  bool IsDone() const;
 
  private:
+  friend class DeviceStream;
+
   void Release();
 
   void* event_ = nullptr;

@@ -52,9 +52,9 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
   set.Group("What");
   set.AddString(
       "only", "LIST", &flags.only,
-      "parts, joined by commas: device, copy, gather, bus, host_gather, staging, gemm, find, "
-      "insert, load, unique, partition, lookup, gradient_sum, update, tiers; the limits they "
-      "are compared with are measured, too");
+      "parts, joined by commas: device, copy, gather, bus, host_gather, staging, gemm, plans, "
+      "dense, find, insert, load, unique, partition, lookup, gradient_sum, update, tiers, step; "
+      "the limits they are compared with are measured, too");
   set.AddSwitch("quick", &flags.quick, "smaller tables and fewer repeats");
   set.AddSwitch("toy", &flags.toy, "tiny sizes for an emulated GPU; figures say nothing");
   set.AddInt("seed", 0, INT64_MAX, &flags.seed, "of all that is drawn");
@@ -86,7 +86,7 @@ Part PartOf(const std::string& name) {
       {"unique", MeasureUnique},   {"partition", MeasurePartition},
       {"lookup", MeasureLookup},   {"gradient_sum", MeasureGradientSum},
       {"update", MeasureUpdate},   {"tiers", MeasureTiers},
-      {"step", MeasureStep},
+      {"step", MeasureStep},       {"plans", MeasurePlans},
   };
   const auto part = parts.find(name);
   return part == parts.end() ? nullptr : part->second;

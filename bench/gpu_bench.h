@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,11 @@ std::string GatherLimit(int dim);  // the name of that limit
 std::string ProductLimit(DensePrecision precision);
 absl::Status MeasureProductRate(GpuBench& bench, DensePrecision precision);
 
+// Measures each product of this precision that was asked for so far and is not in `seen`, with what
+// cublasLt chose for it.
+absl::Status MeasureNewPlans(GpuBench& bench, DensePrecision precision,
+                             std::set<std::string>& seen);
+
 // The parts. Each takes and gives back its own memory.
 absl::Status MeasureCopy(GpuBench& bench);
 absl::Status MeasureGather(GpuBench& bench);
@@ -82,6 +88,7 @@ absl::Status MeasureBus(GpuBench& bench);
 absl::Status MeasureHostGather(GpuBench& bench);
 absl::Status MeasureStaging(GpuBench& bench);
 absl::Status MeasureGemm(GpuBench& bench);
+absl::Status MeasurePlans(GpuBench& bench);
 absl::Status MeasureDense(GpuBench& bench);
 absl::Status MeasureFind(GpuBench& bench);
 absl::Status MeasureInsert(GpuBench& bench);

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/device_memory.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
@@ -166,6 +169,26 @@ absl::Status MeasureLayer(GpuBench& bench, GemmCuda& gemm, GemmPrecision precisi
   return absl::OkStatus();
 }
 
+GemmPrecision PrecisionOf(DensePrecision precision) {
+  switch (precision) {
+    case DensePrecision::kFp32:
+      return GemmPrecision::kFp32;
+    case DensePrecision::kTf32:
+      return GemmPrecision::kTf32;
+    case DensePrecision::kBf16:
+      return GemmPrecision::kBf16;
+    case DensePrecision::kFp16:
+      break;
+  }
+  return GemmPrecision::kFp16;
+}
+
+absl::StatusOr<DeviceBuffer<float>> NewFloats(GpuBench& bench, int64_t n, uint64_t seed) {
+  HOTROW_ASSIGN_OR_RETURN(auto buffer, DeviceBuffer<float>::Create(n, bench.stream()));
+  HOTROW_RETURN_IF_ERROR(FillSmallFloats(bench.stream(), buffer.data(), n, seed));
+  return buffer;
+}
+
 }  // namespace
 
 absl::Status MeasureGemm(GpuBench& bench) {
@@ -192,13 +215,9 @@ std::string ProductLimit(DensePrecision precision) {
 // So large that nothing but multiplication counts: what cublasLt reaches.
 absl::Status MeasureProductRate(GpuBench& bench, DensePrecision precision) {
   const bool is_half = HasHalfFactors(precision);
-  GemmPrecision of_gemm = GemmPrecision::kFp32;
-  if (precision == DensePrecision::kTf32) of_gemm = GemmPrecision::kTf32;
-  if (precision == DensePrecision::kBf16) of_gemm = GemmPrecision::kBf16;
-  if (precision == DensePrecision::kFp16) of_gemm = GemmPrecision::kFp16;
   const int64_t n = bench.sizes().matrix_side;
   const CudaStream stream = bench.stream();
-  HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::OfStream(of_gemm, stream));
+  HOTROW_ASSIGN_OR_RETURN(const auto gemm, GemmCuda::OfStream(PrecisionOf(precision), stream));
   DeviceBuffer<float> matrices[3];
   for (DeviceBuffer<float>& matrix : matrices) {
     HOTROW_ASSIGN_OR_RETURN(matrix, DeviceBuffer<float>::Create(n * n, stream));
@@ -228,6 +247,74 @@ absl::Status MeasureProductRate(GpuBench& bench, DensePrecision precision) {
              0,
              {{"side", n}, {"precision", std::string(DensePrecisionName(precision))}}});
   bench.SetLimit(ProductLimit(precision), flop / times.median);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureNewPlans(GpuBench& bench, DensePrecision precision,
+                             std::set<std::string>& seen) {
+  HOTROW_ASSIGN_OR_RETURN(const auto gemm,
+                          GemmCuda::OfStream(PrecisionOf(precision), bench.stream()));
+  const std::string precision_name(DensePrecisionName(precision));
+  const int64_t bytes = HasHalfFactors(precision) ? 2 : 4;
+  for (const internal::GemmPlan& plan : gemm->Plans()) {
+    const internal::GemmKey& key = plan.key;
+    const std::string name =
+        absl::StrCat("plan ", precision_name, " ", key.m, " x ", key.n, " x ", key.k,
+                     key.transpose_a ? " A'" : " A", key.transpose_b ? " B'" : " B",
+                     key.relu ? " relu" : "", key.align_bias > 0 ? " bias" : "", ", algorithm ",
+                     plan.algorithm, " tile ", plan.tile, " cut ", plan.cut, " scheme ",
+                     plan.scheme, " aligned ", key.align_a, " ", key.align_b, " ", key.align_c);
+    if (!seen.insert(name).second) continue;
+    // Matrices that begin where the plan's alignment says.
+    const auto matrix = [&](int64_t numbers, int64_t number_bytes, uint64_t seed) {
+      return NewFloats(bench, CeilDiv(numbers * number_bytes + 16, int64_t{4}), seed);
+    };
+    const auto begin = [](DeviceBuffer<float>& buffer, uint32_t alignment) {
+      return reinterpret_cast<std::byte*>(buffer.data()) + (alignment < 16 ? alignment : 0);
+    };
+    HOTROW_ASSIGN_OR_RETURN(auto a, matrix(key.lda * (key.transpose_a ? key.m : key.k), bytes, 1));
+    HOTROW_ASSIGN_OR_RETURN(auto b, matrix(key.ldb * (key.transpose_b ? key.k : key.n), bytes, 2));
+    HOTROW_ASSIGN_OR_RETURN(auto c, matrix(key.ldc * key.n, key.half_result ? bytes : 4, 3));
+    HOTROW_ASSIGN_OR_RETURN(auto bias, matrix(key.m, 4, 4));
+    ColumnMajorProduct product = {.transpose_a = key.transpose_a,
+                                  .transpose_b = key.transpose_b,
+                                  .m = key.m,
+                                  .n = key.n,
+                                  .k = key.k,
+                                  .a = begin(a, key.align_a),
+                                  .lda = key.lda,
+                                  .b = begin(b, key.align_b),
+                                  .ldb = key.ldb,
+                                  .c = begin(c, key.align_c),
+                                  .ldc = key.ldc,
+                                  .half_result = key.half_result};
+    if (key.relu) product.epilogue = internal::GemmEpilogue::kRelu;
+    if (key.align_bias > 0) {
+      product.bias = reinterpret_cast<const float*>(begin(bias, key.align_bias));
+    }
+    const auto run = [&](int64_t) { return gemm->Run(bench.stream(), product); };
+    HOTROW_RETURN_IF_ERROR(run(0));
+    HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure(run));
+    const double flop = 2.0 * static_cast<double>(key.m * key.n) * static_cast<double>(key.k);
+    const std::string limit = ProductLimit(precision);
+    bench.Add({"plans",
+               name,
+               times,
+               flop,
+               "flop",
+               limit,
+               bench.limit(limit),
+               {{"precision", precision_name},
+                {"m", key.m},
+                {"n", key.n},
+                {"k", key.k},
+                {"transpose_a", key.transpose_a},
+                {"transpose_b", key.transpose_b},
+                {"algorithm", plan.algorithm},
+                {"tile", plan.tile},
+                {"cut", plan.cut},
+                {"scheme", plan.scheme}}});
+  }
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,7 @@ struct Work {
   std::string limit;
   double forward = 0;
   double backward = 0;
+  bool only_chooses = false;  // runs once and measures nothing
   nlohmann::ordered_json more;
 };
 
@@ -50,6 +52,7 @@ absl::Status MeasureBothWays(GpuBench& bench, const Work& work,
   // The first passes choose algorithms and load kernels.
   HOTROW_RETURN_IF_ERROR(forward());
   HOTROW_RETURN_IF_ERROR(backward());
+  if (work.only_chooses) return bench.Wait();
   HOTROW_ASSIGN_OR_RETURN(const Times there, bench.Measure([&](int64_t) { return forward(); }));
   // A backward pass uses up what the forward pass kept.
   HOTROW_ASSIGN_OR_RETURN(const Times back, bench.Measure([&](int64_t) { return backward(); },
@@ -99,7 +102,7 @@ absl::Status MeasureNetwork(GpuBench& bench, Network& network, int64_t batch, in
 }
 
 absl::Status MeasureMlp(GpuBench& bench, int64_t batch, const std::vector<int32_t>& sizes,
-                        DensePrecision precision) {
+                        DensePrecision precision, std::set<std::string>* plans = nullptr) {
   HOTROW_ASSIGN_OR_RETURN(
       const auto mlp,
       Mlp::Create({.sizes = sizes, .max_batch_size = batch, .precision = precision}, bench.Gpu()));
@@ -108,18 +111,21 @@ absl::Status MeasureMlp(GpuBench& bench, int64_t batch, const std::vector<int32_
   const double flop = 2 * macs * static_cast<double>(batch);
   const std::string precision_name(DensePrecisionName(precision));
   const std::string shape = absl::StrJoin(sizes, "-");
-  return MeasureNetwork(
+  HOTROW_RETURN_IF_ERROR(MeasureNetwork(
       bench, *mlp, batch, sizes.front(), sizes.back(),
       {absl::StrCat("mlp ", shape, " ", precision_name, " batch ", batch),
        "flop",
        ProductLimit(precision),
        flop,
        2 * flop,
-       {{"op", "mlp"}, {"sizes", sizes}, {"batch", batch}, {"precision", precision_name}}});
+       /*only_chooses=*/plans != nullptr,
+       {{"op", "mlp"}, {"sizes", sizes}, {"batch", batch}, {"precision", precision_name}}}));
+  return plans == nullptr ? absl::OkStatus() : MeasureNewPlans(bench, precision, *plans);
 }
 
 absl::Status MeasureCross(GpuBench& bench, int64_t batch, CrossKind kind, int32_t width,
-                          int32_t rank, DensePrecision precision) {
+                          int32_t rank, DensePrecision precision,
+                          std::set<std::string>* plans = nullptr) {
   constexpr int32_t kLayers = 3;
   HOTROW_ASSIGN_OR_RETURN(const auto cross, CrossNetwork::Create({.kind = kind,
                                                                   .width = width,
@@ -135,21 +141,24 @@ absl::Status MeasureCross(GpuBench& bench, int64_t batch, CrossKind kind, int32_
   // Vectors: x_0 read, y written; x_0 and dy read twice, dx written (docs/gpu_dense.md).
   const double forward = is_vector ? 8.0 * width * samples : 2 * macs * samples;
   const double backward = is_vector ? 20.0 * width * samples : 4 * macs * samples;
-  return MeasureNetwork(bench, *cross, batch, width, width,
-                        {absl::StrCat("cross ", is_vector ? "vectors" : "matrices", " ", kLayers,
-                                      " x ", width, rank > 0 ? absl::StrCat(" rank ", rank) : "",
-                                      " ", precision_name, " batch ", batch),
-                         is_vector ? "bytes" : "flop",
-                         is_vector ? "copy" : ProductLimit(precision),
-                         forward,
-                         backward,
-                         {{"op", "cross"},
-                          {"kind", is_vector ? "vector" : "matrix"},
-                          {"width", width},
-                          {"rank", rank},
-                          {"layers", kLayers},
-                          {"batch", batch},
-                          {"precision", precision_name}}});
+  HOTROW_RETURN_IF_ERROR(
+      MeasureNetwork(bench, *cross, batch, width, width,
+                     {absl::StrCat("cross ", is_vector ? "vectors" : "matrices", " ", kLayers,
+                                   " x ", width, rank > 0 ? absl::StrCat(" rank ", rank) : "", " ",
+                                   precision_name, " batch ", batch),
+                      is_vector ? "bytes" : "flop",
+                      is_vector ? "copy" : ProductLimit(precision),
+                      forward,
+                      backward,
+                      /*only_chooses=*/plans != nullptr,
+                      {{"op", "cross"},
+                       {"kind", is_vector ? "vector" : "matrix"},
+                       {"width", width},
+                       {"rank", rank},
+                       {"layers", kLayers},
+                       {"batch", batch},
+                       {"precision", precision_name}}}));
+  return plans == nullptr ? absl::OkStatus() : MeasureNewPlans(bench, precision, *plans);
 }
 
 absl::Status MeasureDot(GpuBench& bench, int64_t batch, int32_t sparse, int32_t dim,
@@ -184,6 +193,7 @@ absl::Status MeasureDot(GpuBench& bench, int64_t batch, int32_t sparse, int32_t 
        "copy",
        inputs + outputs,
        2 * inputs + outputs,
+       /*only_chooses=*/false,
        {{"op", "dot"},
         {"vectors", sparse + 1},
         {"dim", dim},
@@ -222,6 +232,7 @@ absl::Status MeasureFm(GpuBench& bench, int64_t batch, int32_t fields, int32_t d
        "copy",
        bytes * static_cast<double>(width + 1),
        bytes * static_cast<double>(2 * width + 1),
+       /*only_chooses=*/false,
        {{"op", "fm"}, {"fields", fields}, {"dim", dim}, {"batch", batch}}},
       [&] { return FmInteraction(bench.Gpu(), args); },
       [&] {
@@ -234,6 +245,33 @@ absl::Status MeasureFm(GpuBench& bench, int64_t batch, int32_t fields, int32_t d
 }
 
 }  // namespace
+
+// What cublasLt's heuristics choose for the products of the models: MLPs of MLPerf's DLRM, of
+// DeepFM and its like on 26 features of 16 columns, cross networks of DCN v2, a level of a CIN.
+absl::Status MeasurePlans(GpuBench& bench) {
+  const bool toy = bench.flags().toy;
+  const int32_t wide = toy ? 32 : 1024;
+  const std::vector<std::vector<int32_t>> mlps = {
+      {13, wide / 2, wide / 4, wide / 8},
+      {toy ? 15 : 479, wide, wide, wide / 2, wide / 4, 1},
+      {toy ? 21 : 429, toy ? 20 : 400, toy ? 20 : 400, 1}};
+  std::set<std::string> seen;
+  for (const DensePrecision precision : kPrecisions) {
+    HOTROW_RETURN_IF_ERROR(MeasureProductRate(bench, precision));
+    for (const int64_t batch : bench.sizes().dense_batches) {
+      for (const std::vector<int32_t>& sizes : mlps) {
+        HOTROW_RETURN_IF_ERROR(MeasureMlp(bench, batch, sizes, precision, &seen));
+      }
+      HOTROW_RETURN_IF_ERROR(MeasureCross(bench, batch, CrossKind::kMatrix, toy ? 33 : 3456,
+                                          toy ? 4 : 512, precision, &seen));
+      HOTROW_RETURN_IF_ERROR(
+          MeasureCross(bench, batch, CrossKind::kMatrix, toy ? 21 : 429, 0, precision, &seen));
+      if (precision != DensePrecision::kFp32) continue;
+      HOTROW_RETURN_IF_ERROR(MeasureMlp(bench, batch, {toy ? 26 : 676, 16}, precision, &seen));
+    }
+  }
+  return absl::OkStatus();
+}
 
 // Sizes of the MLPerf DLRM and DCN v2, and of DeepFM on 26 features.
 absl::Status MeasureDense(GpuBench& bench) {

@@ -45,9 +45,9 @@ int64_t RoundDown(int64_t n, int64_t multiple) { return n / multiple * multiple;
 }  // namespace
 
 std::vector<std::string> GpuBenchParts() {
-  return {"device",    "copy",   "gather",       "bus",    "host_gather", "staging",
-          "gemm",      "dense",  "find",         "insert", "load",        "unique",
-          "partition", "lookup", "gradient_sum", "update", "tiers",       "step"};
+  return {"device", "copy",         "gather", "bus",    "host_gather", "staging", "gemm",
+          "plans",  "dense",        "find",   "insert", "load",        "unique",  "partition",
+          "lookup", "gradient_sum", "update", "tiers",  "step"};
 }
 
 absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags) {

@@ -110,7 +110,7 @@ absl::Status DeviceKeys::Group(const ExecContext& ctx, DeviceStream* stream) {
 
 absl::Status DeviceKeys::Tell() {
   if (!has_side_) {
-    HOTROW_ASSIGN_OR_RETURN(side_, DeviceStream::Create(device_));
+    HOTROW_ASSIGN_OR_RETURN(side_, DeviceStream::Create(device_, /*is_urgent=*/true));
     has_side_ = true;
   }
   if (told_keys_.size() < size() || told_counts_.size() < size()) {

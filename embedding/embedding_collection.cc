@@ -102,7 +102,8 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
-  std::vector<std::unique_ptr<EmbeddingStep::Impl>> free_steps;  // memory for steps to come
+  // Memory for steps to come, that which was used least lately first.
+  std::deque<std::unique_ptr<EmbeddingStep::Impl>> free_steps;
   TrainedRows trained;                                           // of Update
 
   uint32_t steps = 0;
@@ -437,7 +438,10 @@ absl::StatusOr<int32_t> EmbeddingCollection::Impl::FindTable(const char* call,
 
 absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::NewStep() {
   std::unique_ptr<EmbeddingStep::Impl> step;
-  if (free_steps.empty()) {
+  // A device may still be at work with the step that ended last, and one that takes its memory
+  // waits for that: so there is one more.
+  const bool rests = tiers->staged() && ctx.device != Device::kCpu && options.prefetch_depth > 0;
+  if (free_steps.size() <= (rests ? 1 : 0)) {
     step = std::make_unique<EmbeddingStep::Impl>();
     step->collection = this;
     step->batch.alone = shuffle == nullptr;
@@ -445,10 +449,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
     step->batch.rounds = plan.rounds;
     step->batch.input = internal::BatchCopy(ctx.device);
     step->batch.tells = options.on_update != nullptr;
-    HOTROW_ASSIGN_OR_RETURN(step->batch.upload, DeviceStream::Create(ctx.device));
+    HOTROW_ASSIGN_OR_RETURN(step->batch.upload,
+                            DeviceStream::Create(ctx.device, /*is_urgent=*/true));
   } else {
-    step = std::move(free_steps.back());
-    free_steps.pop_back();
+    step = std::move(free_steps.front());
+    free_steps.pop_front();
   }
   step->use = EmbeddingStep::Impl::Use::kPrefetched;
   return step;

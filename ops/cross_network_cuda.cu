@@ -111,6 +111,14 @@ class CrossMatrixCuda : public CrossEngine {
     return l == 0 ? ConstMatrix(args.x, args.x_stride)
                   : Matrix{layers_[l - 1].outputs.data(), shape_.stride};
   }
+  // Rows of our own are padded with zeros.
+  int64_t RoomOfInput(size_t l) const { return l == 0 ? 0 : shape_.stride; }
+  static ColumnMajorProduct WithRooms(ColumnMajorProduct product, int64_t a, int64_t b, int64_t c) {
+    product.a_room = a;
+    product.b_room = b;
+    product.c_room = c;
+    return product;
+  }
   Matrix Crossings(Layer& layer) const { return {layer.crossings.data(), shape_.stride}; }
   Matrix Hidden(Layer& layer) const { return {layer.hidden.data(), shape_.rank_stride}; }
   Matrix HiddenGradient(Layer& layer) const {
@@ -143,7 +151,12 @@ absl::Status CrossMatrixCuda::Init(DensePrecision precision, CudaStream stream) 
     Layer& layer = layers_[l];
     static_cast<CrossLayerShape&>(layer) = shape_.layers[l];
     HOTROW_RETURN_IF_ERROR(rows(shape_.stride, &layer.crossings));
-    if (l < shape_.last_layer()) HOTROW_RETURN_IF_ERROR(rows(shape_.stride, &layer.outputs));
+    if (l < shape_.last_layer()) {
+      HOTROW_RETURN_IF_ERROR(rows(shape_.stride, &layer.outputs));
+      // Products read what kernels leave as it is behind the columns.
+      HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
+          layer.outputs.data(), 0, static_cast<size_t>(layer.outputs.bytes()), stream));
+    }
     if (shape_.low_rank()) {
       HOTROW_RETURN_IF_ERROR(rows(shape_.rank_stride, &layer.hidden));
       HOTROW_RETURN_IF_ERROR(rows(shape_.rank_stride, &layer.hidden_gradient));
@@ -169,13 +182,16 @@ absl::Status CrossMatrixCuda::Forward(const ExecContext& ctx,
     if (shape_.low_rank()) {
       const Matrix h = Hidden(layer);
       HOTROW_RETURN_IF_ERROR(
-          Multiply(ctx.stream, LinearForward(rows, width, shape_.rank, x, weights, h)));
+          Multiply(ctx.stream, WithRooms(LinearForward(rows, width, shape_.rank, x, weights, h), 0,
+                                         RoomOfInput(l), shape_.rank_stride)));
       HOTROW_RETURN_IF_ERROR(Multiply(
           ctx.stream,
-          LinearForward(rows, shape_.rank, width, h, args.parameters + layer.u_offset, t)));
+          WithRooms(LinearForward(rows, shape_.rank, width, h, args.parameters + layer.u_offset, t),
+                    0, shape_.rank_stride, shape_.stride)));
     } else {
       HOTROW_RETURN_IF_ERROR(
-          Multiply(ctx.stream, LinearForward(rows, width, width, x, weights, t)));
+          Multiply(ctx.stream, WithRooms(LinearForward(rows, width, width, x, weights, t), 0,
+                                         RoomOfInput(l), shape_.stride)));
     }
     const Matrix y = l == shape_.last_layer() ? Matrix{args.y, args.y_stride}
                                               : Matrix{layer.outputs.data(), shape_.stride};
@@ -211,18 +227,21 @@ absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
     const float* const weights = args.parameters + layer.weight_offset;
     ConstMatrix gradient = dt;
     if (shape_.low_rank()) {
-      HOTROW_RETURN_IF_ERROR(
-          Multiply(ctx.stream,
-                   LinearInputGradient(rows, shape_.rank, width, dt,
-                                       args.parameters + layer.u_offset, HiddenGradient(layer))));
+      HOTROW_RETURN_IF_ERROR(Multiply(
+          ctx.stream,
+          WithRooms(LinearInputGradient(rows, shape_.rank, width, dt,
+                                        args.parameters + layer.u_offset, HiddenGradient(layer)),
+                    0, shape_.stride, shape_.rank_stride)));
       gradient = HiddenGradient(layer);
     }
     HOTROW_RETURN_IF_ERROR(beside_.Run(
         ctx.stream, l, [&](CudaStream beside) { return LayerGradient(beside, l, forward, args); }));
     if (to.data == nullptr) break;
     HOTROW_RETURN_IF_ERROR(Multiply(
-        ctx.stream, Added(LinearInputGradient(rows, width, shape_.low_rank() ? shape_.rank : width,
-                                              gradient, weights, to))));
+        ctx.stream,
+        WithRooms(Added(LinearInputGradient(rows, width, shape_.low_rank() ? shape_.rank : width,
+                                            gradient, weights, to)),
+                  0, gradient.stride, 0)));
   }
   return absl::OkStatus();
 }
@@ -240,9 +259,11 @@ absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
   if (shape_.low_rank()) {
     float* const du = args.parameter_gradients + layer.u_offset;
     HOTROW_RETURN_IF_ERROR(
-        gemm_->RunBeside(LinearWeightGradient(rows, rank, width, dt, Hidden(layer), du)));
-    HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
-        LinearWeightGradient(rows, width, rank, HiddenGradient(layer), Input(l, forward), dw)));
+        gemm_->RunBeside(WithRooms(LinearWeightGradient(rows, rank, width, dt, Hidden(layer), du),
+                                   shape_.rank_stride, shape_.stride, 0)));
+    HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(WithRooms(
+        LinearWeightGradient(rows, width, rank, HiddenGradient(layer), Input(l, forward), dw),
+        RoomOfInput(l), shape_.rank_stride, 0)));
     if (du > dw + width * rank) {
       HOTROW_CUDA_RETURN_IF_ERROR(
           cudaMemsetAsync(dw + width * rank, 0,
@@ -250,8 +271,9 @@ absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
     }
     weights_end = du + width * rank;
   } else {
-    HOTROW_RETURN_IF_ERROR(
-        gemm_->RunBeside(LinearWeightGradient(rows, width, width, dt, Input(l, forward), dw)));
+    HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
+        WithRooms(LinearWeightGradient(rows, width, width, dt, Input(l, forward), dw),
+                  RoomOfInput(l), shape_.stride, 0)));
   }
   float* const bias_gradient = args.parameter_gradients + layer.bias_offset;
   return SumChunksCuda(beside, {.sums = Matrix{layer.bias_sums.data(), shape_.stride},

@@ -29,10 +29,9 @@ __global__ void CrossPairsKernel(Pairs t, int64_t rows, int64_t columns, ConstMa
   const int64_t words = next.data == nullptr ? CeilDiv(columns, 2) : next.stride;
   ForEachWord(rows, words, [=](int64_t r, int64_t w) {
     const float2 crossing =
-        w < t.stride ? t.Unpack(t.row(r)[w]) : make_float2(0, 0);  // next has a column more
+        w < t.stride ? t.Unpack(t.row(r)[w]) : make_float2(0, 0);  // next has ones
     const auto at = [=](int64_t i, float z) {
-      if (i > columns) return 0.0f;
-      if (i == columns) return 1.0f;
+      if (i >= columns) return i == OnesColumn(columns) ? 1.0f : 0.0f;
       const float sum = z * x0.row(r)[i] + x.row(r)[i];
       y.row(r)[i] = sum;
       return sum;
@@ -73,7 +72,9 @@ class CrossMatrixHalfCuda : public CrossEngine {
         format_(format),
         in_stride_(PairsStrideWithOnes(shape.width)),
         t_stride_(PairsStride(shape.width)),
-        h_stride_(PairsStrideWithOnes(shape.rank)) {}
+        h_stride_(PairsStrideWithOnes(shape.rank)),
+        padded_width_(PaddedLine(shape.width)),
+        padded_rank_(PaddedLine(shape.rank)) {}
   absl::Status Init(CudaStream stream);
 
   absl::Status Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) override;
@@ -86,8 +87,8 @@ class CrossMatrixHalfCuda : public CrossEngine {
  private:
   struct Layer : CrossLayerShape {
     DeviceBuffer<uint32_t> inputs;           // x_l [B, in_stride_], ones behind W columns
-    DeviceBuffer<uint32_t> weights;          // W and b [W, in_stride_], or V [rank, in_stride_]
-    DeviceBuffer<uint32_t> u;                // U and b [W, h_stride_]
+    DeviceBuffer<uint32_t> weights;          // W and b, or V; then zeros [padded_, in_stride_]
+    DeviceBuffer<uint32_t> u;                // U and b, then zeros [padded_width_, h_stride_]
     DeviceBuffer<uint32_t> crossings;        // t [B, t_stride_], and d(loss)/dt
     DeviceBuffer<uint32_t> hidden;           // h [B, h_stride_], ones behind rank columns
     DeviceBuffer<uint32_t> hidden_gradient;  // [B, h_stride_]
@@ -107,6 +108,7 @@ class CrossMatrixHalfCuda : public CrossEngine {
   const CrossShape shape_;
   const HalfFormat format_;
   const int64_t in_stride_, t_stride_, h_stride_;
+  const int64_t padded_width_, padded_rank_;  // rows of weights, columns that products write
   std::vector<Layer> layers_;
   std::shared_ptr<GemmCuda> gemm_;
   std::vector<PackRowsArgs> packs_;  // of a pass, room for the call
@@ -126,22 +128,23 @@ absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
     static_cast<CrossLayerShape&>(layer) = shape_.layers[l];
     HOTROW_ASSIGN_OR_RETURN(layer.inputs, NewPairs(batch, in_stride_, stream));
     HOTROW_ASSIGN_OR_RETURN(layer.crossings, NewPairs(batch, t_stride_, stream));
-    HOTROW_ASSIGN_OR_RETURN(layer.weights,
-                            NewPairs(shape_.low_rank() ? shape_.rank : width, in_stride_, stream));
+    HOTROW_ASSIGN_OR_RETURN(
+        layer.weights,
+        NewPairs(shape_.low_rank() ? padded_rank_ : padded_width_, in_stride_, stream));
     if (!shape_.low_rank()) continue;
-    HOTROW_ASSIGN_OR_RETURN(layer.u, NewPairs(width, h_stride_, stream));
+    HOTROW_ASSIGN_OR_RETURN(layer.u, NewPairs(padded_width_, h_stride_, stream));
     HOTROW_ASSIGN_OR_RETURN(layer.hidden, NewPairs(batch, h_stride_, stream));
     HOTROW_ASSIGN_OR_RETURN(layer.hidden_gradient, NewPairs(batch, h_stride_, stream));
     // Products leave what stands behind the columns as it is.
     HOTROW_RETURN_IF_ERROR(
-        OnesPairsCuda(stream, batch, shape_.rank, PairsOf(layer.hidden, h_stride_)));
+        OnesPairsCuda(stream, batch, padded_rank_, PairsOf(layer.hidden, h_stride_)));
   }
   if (layers_.size() > 1) {
     HOTROW_ASSIGN_OR_RETURN(outputs_, DeviceBuffer<float>::Create(batch * shape_.stride, stream));
   }
   HOTROW_ASSIGN_OR_RETURN(
-      gradient_,
-      DeviceBuffer<float>::Create(width * (shape_.low_rank() ? h_stride_ : in_stride_), stream));
+      gradient_, DeviceBuffer<float>::Create(
+                     padded_width_ * (shape_.low_rank() ? h_stride_ : in_stride_), stream));
   return absl::OkStatus();
 }
 
@@ -149,15 +152,18 @@ void CrossMatrixHalfCuda::PackWeights(const float* parameters, Layer& layer) {
   const float* const bias = parameters + layer.bias_offset;
   const int64_t width = shape_.width;
   // V has no bias: products read its W columns alone.
-  packs_.push_back({.from = {parameters + layer.weight_offset, width},
-                    .rows = shape_.low_rank() ? shape_.rank : width,
-                    .columns = width,
-                    .behind = shape_.low_rank() ? nullptr : bias,
-                    .to = PairsOf(layer.weights, in_stride_)});
+  packs_.push_back(
+      {.from = {parameters + layer.weight_offset, width},
+       .rows = shape_.low_rank() ? shape_.rank : width,
+       .columns = width,
+       .zero_rows = shape_.low_rank() ? padded_rank_ - shape_.rank : padded_width_ - width,
+       .behind = shape_.low_rank() ? nullptr : bias,
+       .to = PairsOf(layer.weights, in_stride_)});
   if (!shape_.low_rank()) return;
   packs_.push_back({.from = {parameters + layer.u_offset, shape_.rank},
                     .rows = width,
                     .columns = shape_.rank,
+                    .zero_rows = padded_width_ - width,
                     .behind = bias,
                     .to = PairsOf(layer.u, h_stride_)});
 }
@@ -177,7 +183,7 @@ absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx,
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     ColumnMajorProduct product = {.transpose_a = true,
-                                  .m = width,
+                                  .m = padded_width_,
                                   .n = rows,
                                   .k = in_stride_,
                                   .a = layer.weights.data(),
@@ -189,8 +195,8 @@ absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx,
                                   .half_result = true};
     if (shape_.low_rank()) {
       ColumnMajorProduct down = product;
-      down.m = shape_.rank;
-      down.k = width;
+      down.m = padded_rank_;
+      down.k = padded_width_;
       down.c = layer.hidden.data();
       down.ldc = h_stride_;
       HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, down));
@@ -232,17 +238,18 @@ absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
     const Matrix to = l == 0 ? dx : dy;
     ColumnMajorProduct product = Added({.m = width,
                                         .n = rows,
-                                        .k = width,
+                                        .k = padded_width_,
                                         .a = layer.weights.data(),
                                         .lda = in_stride_,
                                         .b = layer.crossings.data(),
                                         .ldb = t_stride_,
                                         .c = to.data,
-                                        .ldc = to.stride});
+                                        .ldc = to.stride,
+                                        .a_room = in_stride_});
     if (shape_.low_rank()) {
-      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.m = shape_.rank,
+      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.m = padded_rank_,
                                                    .n = rows,
-                                                   .k = width,
+                                                   .k = padded_width_,
                                                    .a = layer.u.data(),
                                                    .lda = h_stride_,
                                                    .b = layer.crossings.data(),
@@ -250,7 +257,7 @@ absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
                                                    .c = layer.hidden_gradient.data(),
                                                    .ldc = h_stride_,
                                                    .half_result = true}));
-      product.k = shape_.rank;
+      product.k = padded_rank_;
       product.b = layer.hidden_gradient.data();
       product.ldb = h_stride_;
     }
@@ -273,8 +280,8 @@ absl::Status CrossMatrixHalfCuda::LayerGradient(CudaStream beside, size_t l, int
   const int64_t offset = low_rank ? layer.u_offset : layer.weight_offset;
   HOTROW_RETURN_IF_ERROR(
       gemm_->RunBeside({.transpose_b = true,
-                        .m = in + 1,
-                        .n = width,
+                        .m = stride,
+                        .n = padded_width_,
                         .k = rows,
                         .a = low_rank ? layer.hidden.data() : layer.inputs.data(),
                         .lda = stride,
@@ -302,7 +309,9 @@ absl::Status CrossMatrixHalfCuda::LayerGradient(CudaStream beside, size_t l, int
                                            .b = layer.hidden_gradient.data(),
                                            .ldb = h_stride_,
                                            .c = dv,
-                                           .ldc = width}));
+                                           .ldc = width,
+                                           .a_room = in_stride_,
+                                           .b_room = h_stride_}));
   const int64_t padding = layer.u_offset - layer.weight_offset - size;
   if (padding > 0) {
     HOTROW_CUDA_RETURN_IF_ERROR(

@@ -15,6 +15,7 @@ namespace hotrow::internal {
   X(cublasLtGetStatusName)                 \
   X(cublasLtGetStatusString)               \
   X(cublasLtMatmul)                        \
+  X(cublasLtMatmulAlgoConfigGetAttribute)  \
   X(cublasLtMatmulAlgoGetHeuristic)        \
   X(cublasLtMatmulDescInit_internal)       \
   X(cublasLtMatmulDescSetAttribute)        \

@@ -5,8 +5,10 @@
 #include <mutex>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/buffer.h"
 #include "base/cuda_device.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
@@ -68,11 +70,10 @@ cublasStatus_t InitLayout(const CublasLt& lt, cublasLtMatrixLayout_t layout, cud
 }
 
 bool HasBias(const GemmKey& key) { return key.align_bias > 0; }
-bool HasEpilogue(const GemmKey& key) { return key.epilogue != GemmEpilogue::kNone || HasBias(key); }
+bool HasEpilogue(const GemmKey& key) { return key.relu || HasBias(key); }
 GemmKey WithoutEpilogue(GemmKey key) {
-  key.epilogue = GemmEpilogue::kNone;
+  key.relu = false;
   key.align_bias = 0;
-  key.has_mask = false;
   return key;
 }
 ColumnMajorProduct WithoutEpilogue(ColumnMajorProduct product) {
@@ -83,43 +84,76 @@ ColumnMajorProduct WithoutEpilogue(ColumnMajorProduct product) {
 }
 
 cublasLtEpilogue_t EpilogueOf(const GemmKey& key) {
-  switch (key.epilogue) {
-    case GemmEpilogue::kNone:
-      return HasBias(key) ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    case GemmEpilogue::kRelu:
-      if (!key.has_mask) {
-        return HasBias(key) ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-      }
-      return HasBias(key) ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
-    case GemmEpilogue::kReluGrad:
-      break;
-  }
-  return CUBLASLT_EPILOGUE_DRELU;
+  if (key.relu) return HasBias(key) ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+  return CUBLASLT_EPILOGUE_BIAS;
 }
 std::string EpilogueText(const GemmKey& key) {
-  switch (key.epilogue) {
-    case GemmEpilogue::kNone:
-      return "bias";
-    case GemmEpilogue::kRelu:
-      return absl::StrCat(HasBias(key) ? "bias and ReLU" : "ReLU",
-                          key.has_mask ? " with mask" : "");
-    case GemmEpilogue::kReluGrad:
-      break;
-  }
-  return "gradient of ReLU";
+  if (!key.relu) return "bias";
+  return HasBias(key) ? "bias and ReLU" : "ReLU";
 }
 
 // Columns of the products that try a plan: few, since what an epilogue does to a number does not
 // depend on how many there are.
 constexpr int64_t kProbeColumns = 256;
 
+// A matrix of a product and what cublasLt gets in its place.
+struct LinesOf {
+  const void* data;
+  int64_t ld, line, lines;  // of the caller
+  int64_t to_line, to_lines;
+  int64_t room;
+  int64_t number_bytes;
+
+  // Whether the caller's memory will not do.
+  bool needs_copy() const {
+    return AddressAlignment(data) < 16 || ld * number_bytes % 16 != 0 || lines != to_lines ||
+           to_line > std::max(line, room);
+  }
+  int64_t bytes() const { return RoundUp(to_line * to_lines * number_bytes, kBufferAlignment); }
+  CopyLinesArgs CopyTo(std::byte* to) const {
+    return {data, ld, line, lines, to, to_line, to_line, to_lines, number_bytes == 2};
+  }
+};
+LinesOf OfA(const ColumnMajorProduct& p, const ColumnMajorProduct& q, int64_t bytes) {
+  return p.transpose_a ? LinesOf{p.a, p.lda, p.k, p.m, q.k, q.m, p.a_room, bytes}
+                       : LinesOf{p.a, p.lda, p.m, p.k, q.m, q.k, p.a_room, bytes};
+}
+LinesOf OfB(const ColumnMajorProduct& p, const ColumnMajorProduct& q, int64_t bytes) {
+  return p.transpose_b ? LinesOf{p.b, p.ldb, p.n, p.k, q.n, q.k, p.b_room, bytes}
+                       : LinesOf{p.b, p.ldb, p.k, p.n, q.k, q.n, p.b_room, bytes};
+}
+LinesOf OfC(const ColumnMajorProduct& p, const ColumnMajorProduct& q, int64_t bytes) {
+  return {p.c, p.ldc, p.m, p.n, q.m, q.n, p.c_room, bytes};
+}
+
 }  // namespace
+
+ColumnMajorProduct PaddedSizes(const ColumnMajorProduct& product, bool halves) {
+  ColumnMajorProduct padded = product;
+  // Products with a vector of floats read all their memory once, by kernels for that.
+  if (!halves && std::min({product.m, product.n, product.k}) == 1) return padded;
+  const auto pad = [&](int64_t size, bool is_line) {
+    return is_line && size % (halves ? 8 : 4) != 0 ? PaddedLine(size) : size;
+  };
+  padded.m = pad(product.m, true);
+  padded.n = pad(product.n, product.transpose_b);
+  padded.k = pad(product.k, product.transpose_a || !product.transpose_b);
+  return padded;
+}
 
 struct GemmCuda::Impl {
   ~Impl();
   absl::Status Init(GemmPrecision precision);
 
   absl::Status Choose(const GemmKey& key, Plan* plan) const;
+  // What a stream's products work with.
+  struct Lane {
+    CudaStream stream = nullptr;
+    DeviceBuffer<std::byte> workspace;
+    // Of padded copies; kept, since graphs may have been recorded with them.
+    std::vector<DeviceBuffer<std::byte>> rooms;
+  };
+  static absl::StatusOr<std::byte*> Room(Lane& lane, int64_t bytes);
   absl::StatusOr<Plan*> PlanOf(CudaStream on, const GemmKey& key, std::byte* work);
   // Whether a plan with an epilogue does what it should: "" or the reason why not.
   absl::StatusOr<std::string> Probe(CudaStream on, const GemmKey& key, const Plan& plan,
@@ -127,12 +161,16 @@ struct GemmCuda::Impl {
   // What cublasLt says of the launch.
   cublasStatus_t Launch(CudaStream on, const GemmKey& key, Plan& plan,
                         const ColumnMajorProduct& product, std::byte* work) const;
-  absl::Status Run(CudaStream on, const ColumnMajorProduct& product, std::byte* work);
+  absl::Status Run(CudaStream on, const ColumnMajorProduct& product, Lane& lane);
+  // A product whose lines cublasLt takes as they are.
+  absl::Status RunLines(CudaStream on, const ColumnMajorProduct& product, std::byte* work);
+  absl::Status Fork(CudaStream on);
   absl::Status Join(CudaStream on);
 
   cudaDataType_t ResultType(const GemmKey& key) const {
     return key.half_result ? factor_type : CUDA_R_32F;
   }
+  bool halves() const { return factor_type != CUDA_R_32F; }
   GemmNumbers Numbers(cudaDataType_t type) const {
     if (type == CUDA_R_32F) return GemmNumbers::kFloat;
     return type == CUDA_R_16F ? GemmNumbers::kFp16 : GemmNumbers::kBf16;
@@ -143,8 +181,8 @@ struct GemmCuda::Impl {
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_32F;
   cudaDataType_t factor_type = CUDA_R_32F;
   CudaStream stream = nullptr;
-  DeviceBuffer<std::byte> workspace, beside_workspace;
   StreamHandle beside;
+  Lane own, other;     // of `stream`, of `beside`
   EventHandle forked;  // of Fork and Join
 
   std::mutex mutex;  // of `forked`, of what follows, and of plans' operations, which get pointers
@@ -153,8 +191,15 @@ struct GemmCuda::Impl {
 
 GemmCuda::Impl::~Impl() {
   if (handle != nullptr) lt->cublasLtDestroy(handle);
-  // The workspaces go back in the order of `stream`.
-  if (beside != nullptr && forked != nullptr) Join(stream).IgnoreError();
+  // What `beside` owns goes back behind the graphs of `stream`.
+  if (beside != nullptr && forked != nullptr) Fork(stream).IgnoreError();
+}
+
+absl::Status GemmCuda::Impl::Fork(CudaStream on) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(forked.get(), on));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(beside.get(), forked.get(), 0));
+  return absl::OkStatus();
 }
 
 absl::Status GemmCuda::Impl::Join(CudaStream on) {
@@ -169,10 +214,12 @@ absl::Status GemmCuda::Impl::Init(GemmPrecision precision) {
   if (precision == GemmPrecision::kTf32) compute_type = CUBLAS_COMPUTE_32F_FAST_TF32;
   if (precision == GemmPrecision::kBf16) factor_type = CUDA_R_16BF;
   if (precision == GemmPrecision::kFp16) factor_type = CUDA_R_16F;
-  for (DeviceBuffer<std::byte>* const of : {&workspace, &beside_workspace}) {
-    HOTROW_ASSIGN_OR_RETURN(*of, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
-  }
   HOTROW_ASSIGN_OR_RETURN(beside, CreateStream());
+  for (Lane* const lane : {&own, &other}) {
+    lane->stream = lane == &own ? stream : beside.get();
+    HOTROW_ASSIGN_OR_RETURN(lane->workspace,
+                            DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, lane->stream));
+  }
   HOTROW_ASSIGN_OR_RETURN(forked, CreateEvent());
   return absl::OkStatus();
 }
@@ -201,28 +248,20 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
         &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue))));
     // Addresses that are aligned like those to come: the heuristics look at them.
     if (HasBias(key)) {
-      const void* const like = workspace.data() + key.align_bias;
+      const void* const like = own.workspace.data() + key.align_bias;
       HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
           &plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like, sizeof(like))));
-    }
-    if (key.has_mask) {
-      const void* const like = workspace.data();
-      const int64_t bits = ReluMaskStride(key.m) * 32;
-      HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
-          &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &like, sizeof(like))));
-      HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
-          &plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &bits, sizeof(bits))));
     }
   }
 
   cublasLtMatmulPreferenceOpaque_t preference;
   HOTROW_RETURN_IF_ERROR(
       check(lt->cublasLtMatmulPreferenceInit_internal(&preference, sizeof(preference))));
-  // What is cut along k is summed by a pass of its own, in a fixed order. The scheme that is left
-  // out adds in the order in which blocks finish.
+  // All of them give equal bits in each run: an H100 said so of each algorithm that it offered, for
+  // 17 shapes in three precisions. The blocks that add in place take turns.
   HOTROW_RETURN_IF_ERROR(
       check(SetPreference(*lt, &preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                          uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE})));
+                          uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK})));
   HOTROW_RETURN_IF_ERROR(
       check(SetPreference(*lt, &preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                           static_cast<uint64_t>(kGemmWorkspaceBytes))));
@@ -271,7 +310,6 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   const int64_t a_count = key.lda * (key.transpose_a ? key.m : key.k);
   const int64_t b_count = key.ldb * (key.transpose_b ? key.k : columns);
   const int64_t c_count = key.ldc * columns;
-  const int64_t mask_words = ReluMaskStride(key.m) * columns;
   // Of the widest numbers, for all.
   using Floats = DeviceBuffer<float>;
   HOTROW_ASSIGN_OR_RETURN(Floats a, Floats::Create(a_count, on));
@@ -279,8 +317,6 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   HOTROW_ASSIGN_OR_RETURN(Floats c, Floats::Create(c_count, on));
   HOTROW_ASSIGN_OR_RETURN(Floats sums, Floats::Create(c_count, on));
   HOTROW_ASSIGN_OR_RETURN(Floats bias, Floats::Create(key.m, on));
-  HOTROW_ASSIGN_OR_RETURN(auto mask, DeviceBuffer<uint32_t>::Create(mask_words, on));
-  HOTROW_ASSIGN_OR_RETURN(auto other_mask, DeviceBuffer<uint32_t>::Create(mask_words, on));
   constexpr int kTests = 3;  // whole numbers, NaNs, equal bits
   HOTROW_ASSIGN_OR_RETURN(auto wrong, DeviceBuffer<uint32_t>::Create(kTests, on));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(wrong.data(), 0, kTests * sizeof(uint32_t), on));
@@ -297,9 +333,8 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
                                 .c = c.data(),
                                 .ldc = key.ldc,
                                 .half_result = key.half_result,
-                                .epilogue = key.epilogue,
-                                .bias = HasBias(key) ? bias.data() : nullptr,
-                                .mask = key.has_mask ? mask.data() : nullptr};
+                                .epilogue = key.relu ? GemmEpilogue::kRelu : GemmEpilogue::kNone,
+                                .bias = HasBias(key) ? bias.data() : nullptr};
   const GemmMatrix result = {c.data(), key.ldc, results};
   const GemmMatrix other = {sums.data(), key.ldc, results};
   // Where NaNs lie: in one column of op(B), and in the bias of one row.
@@ -310,9 +345,8 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
     HOTROW_RETURN_IF_ERROR(FillProbeCuda(on, {a.data(), a_count, factors, whole, 1}));
     HOTROW_RETURN_IF_ERROR(
         FillProbeCuda(on, {b.data(), b_count, factors, whole, 1u << 30, nans ? nan_b : -1}));
-    HOTROW_RETURN_IF_ERROR(FillProbeCuda(
-        on, {bias.data(), key.m, GemmNumbers::kFloat, whole, 2u << 30, nans ? key.m / 2 : -1}));
-    return FillProbeMaskCuda(on, mask.data(), mask_words, 3u << 30);
+    return FillProbeCuda(
+        on, {bias.data(), key.m, GemmNumbers::kFloat, whole, 2u << 30, nans ? key.m / 2 : -1});
   };
   // What the last product left in the workspace must not matter.
   constexpr size_t kJunkBytes = 1 << 20;
@@ -335,20 +369,16 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   HOTROW_RETURN_IF_ERROR(fill(/*whole=*/false, /*nans=*/false));
   HOTROW_RETURN_IF_ERROR(run(0));
   product.c = sums.data();
-  if (key.epilogue == GemmEpilogue::kRelu && key.has_mask) product.mask = other_mask.data();
   for (const int junk : {0xff, 0x3f}) {
     HOTROW_RETURN_IF_ERROR(run(junk));
-    HOTROW_RETURN_IF_ERROR(CompareBitsCuda(on, key.m, columns, result, other,
-                                           key.has_mask ? mask.data() : nullptr, product.mask,
-                                           wrong.data() + 2));
+    HOTROW_RETURN_IF_ERROR(CompareBitsCuda(on, key.m, columns, result, other, wrong.data() + 2));
   }
   uint32_t found[kTests] = {};
   HOTROW_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(found, wrong.data(), sizeof(found), cudaMemcpyDeviceToHost, on));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on));
   if (!runs) return "cublasLt does not run it";
-  constexpr const char* kReasons[kTests] = {"numbers or masks are others",
-                                            "NaNs are treated otherwise",
+  constexpr const char* kReasons[kTests] = {"numbers are others", "NaNs are treated otherwise",
                                             "equal products give other bits"};
   for (int i = 0; i < kTests; ++i) {
     if (found[i] > 0) return absl::StrCat(kReasons[i], " (", found[i], ")");
@@ -386,9 +416,6 @@ cublasStatus_t GemmCuda::Impl::Launch(CudaStream on, const GemmKey& key, Plan& p
   };
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   if (HasBias(key)) status = point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
-  if (key.has_mask && status == CUBLAS_STATUS_SUCCESS) {
-    status = point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.mask);
-  }
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   constexpr float kOne = 1;
   const float kept = product.adds ? 1.0f : 0.0f;  // of what C was
@@ -397,23 +424,77 @@ cublasStatus_t GemmCuda::Impl::Launch(CudaStream on, const GemmKey& key, Plan& p
                             static_cast<size_t>(kGemmWorkspaceBytes), on);
 }
 
-absl::Status GemmCuda::Impl::Run(CudaStream on, const ColumnMajorProduct& product,
-                                 std::byte* work) {
-  const GemmKey key = KeyOf(product);
+absl::StatusOr<std::byte*> GemmCuda::Impl::Room(Lane& lane, int64_t bytes) {
+  DeviceBuffer<std::byte>* best = nullptr;
+  for (DeviceBuffer<std::byte>& room : lane.rooms) {
+    if (room.bytes() >= bytes && (best == nullptr || room.bytes() < best->bytes())) best = &room;
+  }
+  if (best != nullptr) return best->data();
+  // Some to spare, so that products of nearly that size share it.
+  HOTROW_ASSIGN_OR_RETURN(auto room,
+                          DeviceBuffer<std::byte>::Create(bytes + bytes / 8, lane.stream));
+  lane.rooms.push_back(std::move(room));
+  return lane.rooms.back().data();
+}
+
+absl::Status GemmCuda::Impl::Run(CudaStream on, const ColumnMajorProduct& product, Lane& lane) {
   const std::lock_guard<std::mutex> lock(mutex);
+  ColumnMajorProduct padded = PaddedSizes(product, halves());
+  const int64_t factor_bytes = halves() ? 2 : 4;
+  const LinesOf a = OfA(product, padded, factor_bytes);
+  const LinesOf b = OfB(product, padded, factor_bytes);
+  const LinesOf c = OfC(product, padded, product.half_result ? 2 : 4);
+  const bool is_vector = !halves() && std::min({product.m, product.n, product.k}) == 1;
+  // Beyond k one factor must be zero: A, since B is the batch.
+  const bool copy_a = !is_vector && (a.needs_copy() || padded.k != product.k);
+  const bool copy_b = !is_vector && b.needs_copy();
+  const bool copy_c = !is_vector && c.needs_copy();
+  const bool copy_bias = product.bias != nullptr && padded.m != product.m;
+  const LinesOf bias = {product.bias, product.m, product.m, 1, padded.m, 1, 0, 4};
+  const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0) +
+                        (copy_c ? c.bytes() : 0) + (copy_bias ? bias.bytes() : 0);
+  if (bytes == 0) return RunLines(on, padded, lane.workspace.data());
+
+  HOTROW_ASSIGN_OR_RETURN(auto* room, Room(lane, bytes));
+  std::vector<CopyLinesArgs> copies;
+  const auto take = [&](const LinesOf& of, bool reads) {
+    std::byte* const to = std::exchange(room, room + of.bytes());
+    if (reads) copies.push_back(of.CopyTo(to));
+    return to;
+  };
+  if (copy_a) padded.a = take(a, true), padded.lda = a.to_line;
+  if (copy_b) padded.b = take(b, true), padded.ldb = b.to_line;
+  if (copy_c) padded.c = take(c, product.adds), padded.ldc = c.to_line;
+  if (copy_bias) padded.bias = reinterpret_cast<float*>(take(bias, true));
+  if (!copies.empty()) HOTROW_RETURN_IF_ERROR(CopyLinesCuda(on, copies));
+  HOTROW_RETURN_IF_ERROR(RunLines(on, padded, lane.workspace.data()));
+  if (!copy_c) return absl::OkStatus();
+  const CopyLinesArgs back = {padded.c,    padded.ldc, product.m, product.n,          product.c,
+                              product.ldc, product.m,  product.n, product.half_result};
+  return CopyLinesCuda(on, std::span<const CopyLinesArgs>(&back, 1));
+}
+
+absl::Status GemmCuda::Impl::RunLines(CudaStream on, const ColumnMajorProduct& product,
+                                      std::byte* work) {
+  const GemmKey key = KeyOf(product);
   HOTROW_ASSIGN_OR_RETURN(Plan* const plan, PlanOf(on, key, work));
-  if (plan->fused) {
+  const GemmNumbers numbers = Numbers(ResultType(key));
+  const bool is_plain = product.epilogue == GemmEpilogue::kNone && product.bias == nullptr;
+  if (HasEpilogue(key) && plan->fused) {
     const cublasStatus_t status = Launch(on, key, *plan, product, work);
     // The text is made for an error only: this runs a dozen times a step.
-    return status == CUBLAS_STATUS_SUCCESS ? absl::OkStatus()
-                                           : CublasStatus(*lt, status, ShapeText(key));
+    if (status != CUBLAS_STATUS_SUCCESS) return CublasStatus(*lt, status, ShapeText(key));
+    if (product.mask == nullptr) return absl::OkStatus();
+    ColumnMajorProduct output = product;
+    output.bias = nullptr;
+    return FinishProductCuda(on, output, numbers, /*mask_only=*/key.relu);
   }
   const ColumnMajorProduct sums = WithoutEpilogue(product);
   const GemmKey sums_key = KeyOf(sums);
   HOTROW_ASSIGN_OR_RETURN(Plan* const sums_plan, PlanOf(on, sums_key, work));
   const cublasStatus_t status = Launch(on, sums_key, *sums_plan, sums, work);
   if (status != CUBLAS_STATUS_SUCCESS) return CublasStatus(*lt, status, ShapeText(key));
-  return FinishProductCuda(on, product, Numbers(ResultType(key)));
+  return is_plain ? absl::OkStatus() : FinishProductCuda(on, product, numbers);
 }
 
 GemmCuda::GemmCuda(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -441,20 +522,37 @@ absl::StatusOr<std::shared_ptr<GemmCuda>> GemmCuda::OfStream(GemmPrecision preci
 }
 
 absl::Status GemmCuda::Run(CudaStream stream, const ColumnMajorProduct& product) {
-  return impl_->Run(stream, product, impl_->workspace.data());
+  return impl_->Run(stream, product, impl_->own);
 }
 
 absl::StatusOr<CudaStream> GemmCuda::Fork(CudaStream stream) {
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(impl_->forked.get(), stream));
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(impl_->beside.get(), impl_->forked.get(), 0));
+  HOTROW_RETURN_IF_ERROR(impl_->Fork(stream));
   return impl_->beside.get();
+}
+
+std::vector<GemmPlan> GemmCuda::Plans() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::vector<GemmPlan> plans;
+  for (const auto& [key, plan] : impl_->plans) {
+    if (!plan.fused) continue;
+    GemmPlan& of = plans.emplace_back(GemmPlan{.key = key});
+    const auto read = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, uint32_t* to) {
+      size_t written = 0;
+      impl_->lt->cublasLtMatmulAlgoConfigGetAttribute(&plan.algorithm, attribute, to, sizeof(*to),
+                                                      &written);
+    };
+    read(CUBLASLT_ALGO_CONFIG_ID, &of.algorithm);
+    read(CUBLASLT_ALGO_CONFIG_TILE_ID, &of.tile);
+    read(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &of.cut);
+    read(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &of.scheme);
+  }
+  return plans;
 }
 
 absl::Status GemmCuda::Join(CudaStream stream) { return impl_->Join(stream); }
 
 absl::Status GemmCuda::RunBeside(const ColumnMajorProduct& product) {
-  return impl_->Run(impl_->beside.get(), product, impl_->beside_workspace.data());
+  return impl_->Run(impl_->beside.get(), product, impl_->other);
 }
 
 }  // namespace hotrow::internal

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,8 +25,13 @@ enum class GemmEpilogue : uint8_t {
 };
 
 // Masks of ReLU are matrices of bits, column-major as C is, the first row in the lowest bit of a
-// word. Words from one column to the next, which cublasLt wants to be 16 bytes:
+// word. Words from one column to the next:
 constexpr int64_t ReluMaskStride(int64_t m) { return CeilDiv(m, 128) * 4; }
+
+// Kernels that load 16 bytes at a time want whole lines of them: what is padded for them is padded
+// to this many numbers.
+inline constexpr int64_t kLineNumbers = 8;
+constexpr int64_t PaddedLine(int64_t numbers) { return RoundUp(numbers, kLineNumbers); }
 
 // C = op(A) op(B) with all three column-major, as cublasLt counts: C is [m, n], op(A) [m, k], op(B)
 // [k, n]; ld* are the numbers from one column to the next. A row-major matrix is its own transpose
@@ -51,6 +57,12 @@ struct ColumnMajorProduct {
   // [n, ReluMaskStride(m)], 16-byte aligned: kRelu writes it, unless it is null; kReluGrad reads
   // it.
   uint32_t* mask = nullptr;
+  // A line is what lies side by side: a column, of A and B a row where they are transposed. Where
+  // memory belongs to lines beyond their end: numbers of a line that may be read, and are finite
+  // where the factors' are, or written. Less than the line: none beyond it.
+  int64_t a_room = 0;
+  int64_t b_room = 0;
+  int64_t c_room = 0;
 };
 
 // y = x W^T: x [rows, in], W [out, in] without gaps, y [rows, out], all row-major.
@@ -117,8 +129,7 @@ struct GemmKey {
   uint32_t align_a, align_b, align_c;  // bytes that divide the addresses
   uint32_t align_bias;                 // 0: there is none
   bool half_result;
-  GemmEpilogue epilogue;
-  bool has_mask;
+  bool relu;
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
@@ -144,9 +155,20 @@ inline GemmKey KeyOf(const ColumnMajorProduct& p) {
           .align_c = AddressAlignment(p.c),
           .align_bias = p.bias == nullptr ? 0 : AddressAlignment(p.bias),
           .half_result = p.half_result,
-          .epilogue = p.epilogue,
-          .has_mask = p.mask != nullptr};
+          .relu = p.epilogue == GemmEpilogue::kRelu && !p.half_result};
 }
+
+// What cublasLt chose for a key, in its numbers.
+struct GemmPlan {
+  GemmKey key;
+  uint32_t algorithm = 0;
+  uint32_t tile = 0;
+  uint32_t cut = 0;     // into so many parts along k
+  uint32_t scheme = 0;  // of their sum
+};
+
+// The product that cublasLt gets in the place of `product`: with the sizes of padded lines.
+ColumnMajorProduct PaddedSizes(const ColumnMajorProduct& product, bool halves);
 
 enum class GemmPrecision {
   kFp32,
@@ -159,10 +181,14 @@ enum class GemmPrecision {
 // it chose, two workspaces and a second stream. It works on the device that was current when it was
 // made.
 //
-// Bias, ReLU and its gradient are part of the product where cublasLt has a kernel for that, which
-// is tried once before it is believed (ops/gemm_probe_impl.h): a NaN must stay one, masks must be
-// what we say they are, and equal products must give equal bits. Otherwise a kernel of ours follows
-// the product, with the same meaning (ops/unfused_products.h).
+// Bias and ReLU are part of products of floats where cublasLt has a kernel for that, which is tried
+// once before it is believed (ops/gemm_probe_impl.h): a NaN must stay one, and equal products must
+// give equal bits. Otherwise a kernel of ours follows the product, with the same meaning
+// (ops/unfused_products.h). Masks and the gradient of ReLU are always a kernel of ours, and so is
+// ReLU in 16 bits, where cublasLt makes zero of a NaN.
+//
+// cublasLt sees only lines of whole 16 bytes, but for factors that are vectors of floats: whatever
+// else there is goes through padded copies, with zeros behind the lines.
 //
 // The first product with a key asks for an algorithm on the host, loads its kernels, and waits for
 // the GPU if it has to be tried. Those that follow allocate nothing, wait for nothing and can be
@@ -189,6 +215,9 @@ class GemmCuda {
   // `stream` goes on behind all that the second stream has now, of whatever network.
   absl::Status Join(CudaStream stream);
   absl::Status RunBeside(const ColumnMajorProduct& product);
+
+  // For benchmarks: the plans of all products so far.
+  std::vector<GemmPlan> Plans() const;
 
  private:
   struct Impl;

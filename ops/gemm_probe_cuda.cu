@@ -27,10 +27,7 @@ __device__ uint32_t BitsOf(const GemmMatrix& matrix, int64_t at) {
   return static_cast<const uint16_t*>(matrix.data)[at];
 }
 
-__device__ bool MaskBit(const uint32_t* words, int64_t row) {
-  return (words[row / 32] >> (row % 32) & 1) != 0;
-}
-// As Relu and ReluGrad: a NaN passes.
+// As Relu and ReluGrad: a NaN passes, a zero does not.
 __device__ bool PassesRelu(float sum) { return !(sum <= 0); }
 
 // What FinishKernel needs of a product.
@@ -43,43 +40,139 @@ struct FinishArgs {
   uint32_t* mask = nullptr;
 };
 
-// A warp a column of C, which is a sample's row; a lane each 32nd number. kWords words of the mask
-// at a time, whose numbers are all read before the first is written.
-// Bytes: of a number of e bytes 2 e and a bit; gradient: a bit, and e where it is 0
-__global__ void FinishKernel(FinishArgs args) {
-  constexpr int kWords = 4;
-  const int64_t mask_stride = ReluMaskStride(args.m);
-  for (int64_t j = GridGroup(); j < args.n; j += GridGroups()) {
-    uint32_t* const mask = args.mask == nullptr ? nullptr : args.mask + j * mask_stride;
-    const int64_t column = j * args.c.ld;
-    for (int64_t begin = 0; begin < args.m; begin += kWords * kWarpThreads) {
-      float sums[kWords];
+// Eight neighbours of a column, whose bits are a byte of the mask.
+struct Eight {
+  float x[8];
+};
+// `whole`: all eight are there and lie where 16 bytes can be loaded at a time.
+__device__ Eight LoadEight(const GemmMatrix& c, int64_t at, int count, bool whole) {
+  Eight out;
+  if (!whole) {
 #pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-        const int64_t i = begin + w * kWarpThreads + GroupLane();
-        if (i >= args.m) continue;
-        sums[w] = LoadNumber(args.c, column + i);
-        if (args.bias != nullptr) sums[w] += args.bias[i];
-      }
+    for (int i = 0; i < 8; ++i) out.x[i] = i < count ? LoadNumber(c, at + i) : 0.0f;
+  } else if (c.numbers == GemmNumbers::kFloat) {
+    const auto* const from =
+        reinterpret_cast<const float4*>(static_cast<const float*>(c.data) + at);
+    const float4 low = from[0];
+    const float4 high = from[1];
+    out = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+  } else {
+    const uint4 words = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(c.data) + at);
+    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-        const int64_t first = begin + w * kWarpThreads;
-        if (first >= args.m) break;  // the same for all lanes
-        const int64_t i = first + GroupLane();
-        const bool exists = i < args.m;
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair =
+          c.numbers == GemmNumbers::kFp16 ? gpu::UnpackFp16(pairs[i]) : gpu::UnpackBf16(pairs[i]);
+      out.x[2 * i] = pair.x;
+      out.x[2 * i + 1] = pair.y;
+    }
+  }
+  return out;
+}
+__device__ void StoreEight(const GemmMatrix& c, int64_t at, int count, bool whole,
+                           const Eight& eight) {
+  const float* const x = eight.x;
+  if (!whole) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i < count) StoreNumber(c, at + i, x[i]);
+    }
+  } else if (c.numbers == GemmNumbers::kFloat) {
+    auto* const to = reinterpret_cast<float4*>(static_cast<float*>(c.data) + at);
+    to[0] = make_float4(x[0], x[1], x[2], x[3]);
+    to[1] = make_float4(x[4], x[5], x[6], x[7]);
+  } else {
+    const auto pack = [&c](float low, float high) {
+      return c.numbers == GemmNumbers::kFp16 ? gpu::PackFp16(low, high) : gpu::PackBf16(low, high);
+    };
+    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(c.data) + at) =
+        make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
+}
+
+// A thread eight numbers of a column of C, which is a sample's row, and their byte of the mask.
+// `writes`: C changes. `vectors`: columns lie where 16 bytes can be loaded.
+// Bytes: of a number of e bytes 2 e and a bit; mask alone: e and a bit
+__global__ void FinishKernel(FinishArgs args, bool writes, bool vectors) {
+  constexpr int kInFlight = 2;
+  const int64_t eights = CeilDiv(args.m, 8);
+  const int64_t mask_stride = ReluMaskStride(args.m) * static_cast<int64_t>(sizeof(uint32_t));
+  auto* const mask = reinterpret_cast<uint8_t*>(args.mask);
+  const int64_t end = args.n * eights;
+  for (int64_t first = GridThread(); first < end; first += kInFlight * GridThreads()) {
+    Eight numbers[kInFlight];
+    int64_t columns[kInFlight], rows[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int64_t at = first + k * GridThreads();
+      if (at >= end) break;
+      // The short division where it will do.
+      columns[k] =
+          end >> 32 == 0 ? static_cast<uint32_t>(at) / static_cast<uint32_t>(eights) : at / eights;
+      rows[k] = (at - columns[k] * eights) * 8;
+      const auto count = static_cast<int>(min(args.m - rows[k], int64_t{8}));
+      numbers[k] =
+          LoadEight(args.c, columns[k] * args.c.ld + rows[k], count, vectors && count == 8);
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (first + k * GridThreads() >= end) break;
+      const auto count = static_cast<int>(min(args.m - rows[k], int64_t{8}));
+      uint8_t* const byte =
+          mask == nullptr ? nullptr : mask + columns[k] * mask_stride + rows[k] / 8;
+      unsigned bits = args.epilogue == GemmEpilogue::kReluGrad ? *byte : 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& x = numbers[k].x[i];
+        if (args.bias != nullptr && i < count) x += args.bias[rows[k] + i];
         if (args.epilogue == GemmEpilogue::kReluGrad) {
-          if (exists && !MaskBit(mask, i)) StoreNumber(args.c, column + i, 0.0f);
-          continue;
+          if ((bits >> i & 1) == 0) x = 0;
+        } else if (args.epilogue == GemmEpilogue::kRelu) {
+          if (i < count && PassesRelu(x)) bits |= 1u << i;
+          x = Relu(x);
         }
-        const bool passes = exists && PassesRelu(sums[w]);
-        if (exists) {
-          StoreNumber(args.c, column + i,
-                      args.epilogue == GemmEpilogue::kRelu ? Relu(sums[w]) : sums[w]);
-        }
-        if (args.epilogue != GemmEpilogue::kRelu || mask == nullptr) continue;
-        const unsigned bits = __ballot_sync(kAllLanes, passes ? 1 : 0);
-        if (GroupLane() == 0) mask[first / kWarpThreads] = bits;
       }
+      if (args.epilogue == GemmEpilogue::kRelu && byte != nullptr) {
+        *byte = static_cast<uint8_t>(bits);
+      }
+      if (!writes) continue;
+      StoreEight(args.c, columns[k] * args.c.ld + rows[k], count, vectors && count == 8,
+                 numbers[k]);
+    }
+  }
+}
+
+// Matrices of one launch; a parameter of the kernel.
+struct CopyTable {
+  static constexpr int kMax = 4;
+  CopyLinesArgs matrices[kMax];
+  int64_t ends[kMax];  // the sum of lines up to and with this one
+  int size = 0;
+};
+
+template <typename Number>
+__device__ void CopyLine(const CopyLinesArgs& args, int64_t line) {
+  const auto* const from = static_cast<const Number*>(args.from) + line * args.from_ld;
+  auto* const to = static_cast<Number*>(args.to) + line * args.to_ld;
+  const int64_t there = line < args.lines ? args.line : 0;
+  GroupMove<kWarpThreads>(
+      GroupLane(), args.to_line, [=](int64_t i) { return i < there ? from[i] : Number{0}; },
+      [=](int64_t i, Number x) { to[i] = x; });
+}
+
+// A warp a line.
+// Bytes: 2 e a number of e bytes
+__global__ void CopyLinesKernel(CopyTable table) {
+  const int64_t lines = table.ends[table.size - 1];
+  for (int64_t place = GridGroup(); place < lines; place += GridGroups()) {
+    int i = 0;
+    while (table.ends[i] <= place) ++i;
+    const CopyLinesArgs& args = table.matrices[i];
+    const int64_t line = place - (i == 0 ? 0 : table.ends[i - 1]);
+    if (args.halves) {
+      CopyLine<uint16_t>(args, line);
+    } else {
+      CopyLine<float>(args, line);
     }
   }
 }
@@ -97,48 +190,25 @@ __global__ void FillProbeKernel(ProbeNumbers args) {
 }
 
 // Bytes: once a shape
-__global__ void FillProbeMaskKernel(uint32_t* mask, int64_t words, uint64_t seed) {
-  for (int64_t i = GridThread(); i < words; i += GridThreads()) {
-    mask[i] = static_cast<uint32_t>(Mix64(seed + static_cast<uint64_t>(i)));
-  }
-}
-
-// Bytes: once a shape
 __global__ void CompareWithSumsKernel(FinishArgs args, GemmMatrix sums, uint32_t* wrong) {
-  const int64_t mask_stride = ReluMaskStride(args.m);
   for (int64_t at = GridThread(); at < args.m * args.n; at += GridThreads()) {
     const int64_t i = at % args.m;
     const int64_t j = at / args.m;
     float want = LoadNumber(sums, i + j * sums.ld);
     if (args.bias != nullptr) want += args.bias[i];
-    bool bad = false;
-    if (args.epilogue == GemmEpilogue::kRelu) {
-      bad = args.mask != nullptr && want != 0 &&
-            MaskBit(args.mask + j * mask_stride, i) != PassesRelu(want);
-      want = Relu(want);
-    } else if (args.epilogue == GemmEpilogue::kReluGrad) {
-      want = MaskBit(args.mask + j * mask_stride, i) ? want : 0.0f;
-    }
+    if (args.epilogue == GemmEpilogue::kRelu) want = Relu(want);
     const float got = LoadNumber(args.c, i + j * args.c.ld);
-    const bool equal = got == want || (got != got && want != want);
-    if (bad || !equal) atomicAdd(wrong, 1u);
+    if (got != want && (got == got || want == want)) atomicAdd(wrong, 1u);
   }
 }
 
 // Bytes: once a shape
 __global__ void CompareBitsKernel(int64_t m, int64_t n, GemmMatrix one, GemmMatrix other,
-                                  const uint32_t* one_mask, const uint32_t* other_mask,
                                   uint32_t* wrong) {
-  const int64_t mask_stride = ReluMaskStride(m);
   for (int64_t at = GridThread(); at < m * n; at += GridThreads()) {
     const int64_t i = at % m;
     const int64_t j = at / m;
-    bool equal = BitsOf(one, i + j * one.ld) == BitsOf(other, i + j * other.ld);
-    if (one_mask != nullptr) {
-      equal = equal &&
-              MaskBit(one_mask + j * mask_stride, i) == MaskBit(other_mask + j * mask_stride, i);
-    }
-    if (!equal) atomicAdd(wrong, 1u);
+    if (BitsOf(one, i + j * one.ld) != BitsOf(other, i + j * other.ld)) atomicAdd(wrong, 1u);
   }
 }
 
@@ -156,21 +226,31 @@ unsigned Blocks(int64_t threads) { return GridBlocks(threads, kThreadsPerBlock);
 }  // namespace
 
 absl::Status FinishProductCuda(CudaStream stream, const ColumnMajorProduct& product,
-                               GemmNumbers numbers) {
-  FinishKernel<<<GridBlocks(product.n, kThreadsPerBlock / kWarpThreads), kThreadsPerBlock, 0,
-                 stream>>>(
-      ArgsOf(product, {.data = product.c, .ld = product.ldc, .numbers = numbers}));
+                               GemmNumbers numbers, bool mask_only) {
+  const int64_t bytes = numbers == GemmNumbers::kFloat ? 4 : 2;
+  const bool vectors = AddressAlignment(product.c) == 16 && product.ldc * bytes % 16 == 0;
+  FinishKernel<<<Blocks(product.n * CeilDiv(product.m, 8)), kThreadsPerBlock, 0, stream>>>(
+      ArgsOf(product, {.data = product.c, .ld = product.ldc, .numbers = numbers}), !mask_only,
+      vectors);
   return LastLaunch("FinishProduct");
+}
+
+absl::Status CopyLinesCuda(CudaStream stream, std::span<const CopyLinesArgs> matrices) {
+  CopyTable table;
+  int64_t lines = 0;
+  for (const CopyLinesArgs& args : matrices) {
+    lines += args.to_lines;
+    table.matrices[table.size] = args;
+    table.ends[table.size++] = lines;
+  }
+  CopyLinesKernel<<<GridBlocks(lines, kThreadsPerBlock / kWarpThreads), kThreadsPerBlock, 0,
+                    stream>>>(table);
+  return LastLaunch("CopyLines");
 }
 
 absl::Status FillProbeCuda(CudaStream stream, const ProbeNumbers& args) {
   FillProbeKernel<<<Blocks(args.count), kThreadsPerBlock, 0, stream>>>(args);
   return LastLaunch("FillProbe");
-}
-
-absl::Status FillProbeMaskCuda(CudaStream stream, uint32_t* mask, int64_t words, uint64_t seed) {
-  FillProbeMaskKernel<<<Blocks(words), kThreadsPerBlock, 0, stream>>>(mask, words, seed);
-  return LastLaunch("FillProbeMask");
 }
 
 absl::Status CompareWithSumsCuda(CudaStream stream, const ColumnMajorProduct& product,
@@ -182,10 +262,8 @@ absl::Status CompareWithSumsCuda(CudaStream stream, const ColumnMajorProduct& pr
 }
 
 absl::Status CompareBitsCuda(CudaStream stream, int64_t m, int64_t n, const GemmMatrix& one,
-                             const GemmMatrix& other, const uint32_t* one_mask,
-                             const uint32_t* other_mask, uint32_t* wrong) {
-  CompareBitsKernel<<<Blocks(m * n), kThreadsPerBlock, 0, stream>>>(m, n, one, other, one_mask,
-                                                                    other_mask, wrong);
+                             const GemmMatrix& other, uint32_t* wrong) {
+  CompareBitsKernel<<<Blocks(m * n), kThreadsPerBlock, 0, stream>>>(m, n, one, other, wrong);
   return LastLaunch("CompareBits");
 }
 

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_GEMM_PROBE_IMPL_H_
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
@@ -20,9 +21,25 @@ struct GemmMatrix {
   GemmNumbers numbers = GemmNumbers::kFloat;
 };
 
-// Does to C = op(A) op(B) what `product` says of bias, ReLU and mask.
+// Does to C = op(A) op(B) what `product` says of bias, ReLU and mask. mask_only: C is ReLU's output
+// and stays as it is.
 absl::Status FinishProductCuda(CudaStream stream, const ColumnMajorProduct& product,
-                               GemmNumbers numbers);
+                               GemmNumbers numbers, bool mask_only = false);
+
+// Copies lines of numbers of 2 or 4 bytes, with zeros behind each and behind the last.
+struct CopyLinesArgs {
+  const void* from = nullptr;
+  int64_t from_ld = 0;
+  int64_t line = 0;
+  int64_t lines = 0;
+  void* to = nullptr;
+  int64_t to_ld = 0;
+  int64_t to_line = 0;
+  int64_t to_lines = 0;
+  bool halves = false;
+};
+// Of several matrices in one launch, four at most.
+absl::Status CopyLinesCuda(CudaStream stream, std::span<const CopyLinesArgs> matrices);
 
 // Fills `count` numbers of an operand. Whole ones from -2 to 2, of which sums are exact in any
 // order, and their roundings the same; or fractions in [-1, 1), whose sums depend on the order.
@@ -36,18 +53,15 @@ struct ProbeNumbers {
   int64_t nan_at = -1;
 };
 absl::Status FillProbeCuda(CudaStream stream, const ProbeNumbers& args);
-absl::Status FillProbeMaskCuda(CudaStream stream, uint32_t* mask, int64_t words, uint64_t seed);
 
-// Adds to *wrong how many numbers of product.c, and bits of product.mask where kRelu wrote it, are
-// not what bias and ReLU make of `sums`. Zeros of either sign are equal. A bit of the mask where
-// the sum is zero may be either: there is no gradient at that point.
+// Adds to *wrong how many numbers of product.c are not what bias and ReLU make of `sums`. Zeros of
+// either sign are equal.
 absl::Status CompareWithSumsCuda(CudaStream stream, const ColumnMajorProduct& product,
                                  const GemmMatrix& result, const GemmMatrix& sums, uint32_t* wrong);
 
-// Adds to *wrong how many numbers of [m, n], and bits of the masks unless these are null, differ.
+// Adds to *wrong how many numbers of [m, n] have other bits.
 absl::Status CompareBitsCuda(CudaStream stream, int64_t m, int64_t n, const GemmMatrix& one,
-                             const GemmMatrix& other, const uint32_t* one_mask,
-                             const uint32_t* other_mask, uint32_t* wrong);
+                             const GemmMatrix& other, uint32_t* wrong);
 
 }  // namespace hotrow::internal
 

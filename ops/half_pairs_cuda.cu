@@ -25,8 +25,9 @@ __global__ void PackRowsKernel(PackTable table) {
     const PackRowsArgs& args = table.matrices[i];
     const int64_t r = place - (i == 0 ? 0 : table.ends[i - 1]);
     const auto at = [&args, r](int64_t c) {
+      if (r >= args.rows) return 0.0f;
       if (c < args.columns) return args.from.row(r)[c];
-      if (c > args.columns) return 0.0f;
+      if (c != OnesColumn(args.columns)) return 0.0f;
       return args.behind == nullptr ? 1.0f : args.behind[r];
     };
     for (int64_t w = GroupLane(); w < args.to.stride; w += kWarpThreads) {
@@ -51,7 +52,7 @@ __global__ void UnpackGradientKernel(UnpackGradientArgs args) {
     GroupMove<kWarpThreads>(
         GroupLane(), args.in, [=](int64_t i) { return row[i]; },
         [=](int64_t i, float g) { to[i] = g; });
-    if (GroupLane() == 0) args.biases[r] = row[args.in];
+    if (GroupLane() == 0) args.biases[r] = row[OnesColumn(args.in)];
   }
   if (GridGroup() > 0) return;
   for (int64_t i = args.in * args.out + GroupLane(); i < args.weights_end; i += kWarpThreads) {
@@ -71,7 +72,7 @@ absl::Status PackRowsCuda(CudaStream stream, std::span<const PackRowsArgs> matri
     int64_t rows = 0;
     for (int i = 0; i < table.size; ++i) {
       table.matrices[i] = matrices[static_cast<size_t>(i)];
-      rows += table.matrices[i].rows;
+      rows += table.matrices[i].rows + table.matrices[i].zero_rows;
       table.ends[i] = rows;
     }
     PackRowsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, stream>>>(table);

@@ -23,9 +23,13 @@ namespace hotrow::internal {
 
 inline constexpr int64_t kPairsAlignment = 16;
 
-// Numbers from one row to the next, without and with a column behind `columns`.
+// Numbers from one row to the next, without and with a column of ones.
 constexpr int64_t PairsStride(int64_t columns) { return RoundUp(columns, kPairsAlignment); }
-constexpr int64_t PairsStrideWithOnes(int64_t columns) { return PairsStride(columns + 1); }
+// Where the ones stand: behind what products write.
+constexpr int64_t OnesColumn(int64_t columns) { return PaddedLine(columns); }
+constexpr int64_t PairsStrideWithOnes(int64_t columns) {
+  return PairsStride(OnesColumn(columns) + 1);
+}
 
 enum class HalfFormat { kBf16, kFp16 };
 inline HalfFormat HalfFormatOf(DensePrecision precision) {
@@ -75,7 +79,8 @@ struct PackRowsArgs {
   ConstMatrix from = {nullptr, 0};
   int64_t rows = 0;
   int64_t columns = 0;
-  // What stands behind the columns, where there is room: behind[r], or ones. Zeros follow.
+  int64_t zero_rows = 0;  // behind the rows
+  // What stands in OnesColumn, where there is room: behind[r], or ones. All else is zero.
   const float* behind = nullptr;
   Pairs to;
 };
@@ -88,8 +93,8 @@ inline absl::Status PackRowsCuda(CudaStream stream, const PackRowsArgs& args) {
 // Ones in a column, zeros elsewhere: what products leave as it is behind the columns they write.
 absl::Status OnesPairsCuda(CudaStream stream, int64_t rows, int64_t column, const Pairs& to);
 
-// A gradient of weights with those of the biases behind the columns, to where parameters lie:
-// from [out, in + 1] -> weights [out, in], biases [out], and zeros behind each.
+// A gradient of weights with those of the biases in OnesColumn, to where parameters lie:
+// from [out, OnesColumn(in) + 1] -> weights [out, in], biases [out], and zeros behind each.
 struct UnpackGradientArgs {
   ConstMatrix from = {nullptr, 0};
   int64_t in = 0;

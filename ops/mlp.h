@@ -99,6 +99,9 @@ class Mlp {
     int64_t dy_stride = 0;
     float* dx = nullptr;
     int64_t dx_stride = 0;
+    // Columns of dx that may be written, where these are more than input_size: a GPU then needs no
+    // copy where input_size is no multiple of 8.
+    int64_t dx_columns = 0;
     float* parameter_gradients = nullptr;
     // Null, or told when parameter_gradients[begin, end) are final: W and b of one layer with their
     // padding, the last layer first, on the calling thread while others go on with the layers
@@ -116,7 +119,7 @@ class Mlp {
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
   // All memory this object keeps: activations, their gradients and what products work with; not
-  // the 32 MiB of workspaces that all networks on one stream of a GPU share.
+  // the 32 MiB of workspaces that all networks on one stream of a GPU share, and its padded copies.
   int64_t activation_bytes() const;
 
  private:

@@ -14,9 +14,9 @@
 #include "ops/launch_impl.cuh"
 #include "ops/mlp_impl.h"
 
-// Each layer is a product that adds the bias and does ReLU, whose mask of bits the products of the
-// backward pass read. The gradient of the bias is a sum of its own: nothing says in which order
-// cublasLt would add.
+// Each layer is a product that adds the bias and does ReLU, whose mask of bits the backward pass
+// reads. Hidden rows are padded with zeros, which products write and read. The gradient of the bias
+// is a sum of its own: nothing says in which order cublasLt would add.
 namespace hotrow::internal {
 namespace {
 
@@ -116,6 +116,8 @@ absl::Status MlpCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& ar
     ColumnMajorProduct product = LinearForward(args.batch_size, layer.in, layer.out, Input(l, args),
                                                args.parameters + layer.weight_offset, y);
     product.bias = args.parameters + layer.bias_offset;
+    if (l > 0) product.b_room = layers_[l - 1].out_stride;
+    if (!layer.last) product.c_room = layer.out_stride;
     if (layer.relu) {
       product.epilogue = GemmEpilogue::kRelu;
       product.mask = args.training ? layer.mask.data() : nullptr;
@@ -151,11 +153,14 @@ absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardAr
     ColumnMajorProduct product =
         LinearInputGradient(rows, layer.in, layer.out, GradientOf(layer, args),
                             args.parameters + layer.weight_offset, dx);
+    if (!layer.last) product.b_room = layer.out_stride;
     if (l == 0) {
+      product.c_room = args.dx_columns;
       HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
       break;
     }
     Layer& below = layers_[l - 1];
+    product.c_room = below.out_stride;
     product.epilogue = GemmEpilogue::kReluGrad;
     product.mask = below.mask.data();
     HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
@@ -174,8 +179,11 @@ absl::Status MlpCuda::LayerGradient(CudaStream beside, size_t l, const Mlp::Forw
   const Matrix dy = GradientOf(layer, args);
   const Matrix sums = {layer.bias_sums.data(), layer.out_stride};
   float* const weight_gradient = args.parameter_gradients + layer.weight_offset;
-  HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
-      LinearWeightGradient(rows, layer.in, layer.out, dy, Input(l, forward), weight_gradient)));
+  ColumnMajorProduct product =
+      LinearWeightGradient(rows, layer.in, layer.out, dy, Input(l, forward), weight_gradient);
+  if (l > 0) product.a_room = layers_[l - 1].out_stride;
+  if (!layer.last) product.b_room = layer.out_stride;
+  HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(product));
   const int64_t blocks = CeilDiv(rows, kSumChunkRows) * CeilDiv(layer.out, kSumChunkColumns);
   SumRowsKernel<<<GridBlocks(blocks, 1), kSumChunkColumns, 0, beside>>>(dy, rows, layer.out, sums);
   HOTROW_RETURN_IF_ERROR(LastLaunch(kName));

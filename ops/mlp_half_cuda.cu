@@ -84,8 +84,9 @@ class MlpHalfCuda : public MlpEngine {
   struct Layer : MlpLayer {
     int64_t in_stride = 0;             // of inputs and weights
     int64_t grad_stride = 0;           // of outputs that are kept, and of gradients
+    int64_t padded_out = 0;            // rows of weights, columns that products write
     DeviceBuffer<uint32_t> inputs;     // x_l [B, in_stride]
-    DeviceBuffer<uint32_t> weights;    // W and b [out, in_stride]
+    DeviceBuffer<uint32_t> weights;    // W and b, then zeros [padded_out, in_stride]
     DeviceBuffer<uint32_t> gradients;  // of z_l [B, grad_stride]
     DeviceBuffer<uint32_t> mask;       // of ReLU, hidden layers: ColumnMajorProduct::mask
     DeviceBuffer<uint32_t> kept;       // ReLU's output of the last layer [B, grad_stride]
@@ -104,7 +105,7 @@ class MlpHalfCuda : public MlpEngine {
   std::vector<Layer> layers_;
   std::shared_ptr<GemmCuda> gemm_;
   std::vector<PackRowsArgs> packs_;         // of the weights, room for the call
-  DeviceBuffer<float> parameter_gradient_;  // of one layer, [out, in_stride]; of beside_
+  DeviceBuffer<float> parameter_gradient_;  // of a layer, [padded_out, in_stride]; of beside_
   BesideWork beside_;                       // gradients of weights, a part each layer
 };
 
@@ -118,14 +119,15 @@ absl::Status MlpHalfCuda::Init(CudaStream stream) {
     static_cast<MlpLayer&>(layer) = shape_.layers[l];
     layer.in_stride = PairsStrideWithOnes(layer.in);
     layer.grad_stride = PairsStride(layer.out);
-    largest = std::max(largest, layer.out * layer.in_stride);
+    layer.padded_out = PaddedLine(layer.out);
+    largest = std::max(largest, layer.padded_out * layer.in_stride);
     const auto rows = [&](int64_t count, int64_t columns) {
       return NewPairs(count, columns, stream);
     };
     HOTROW_ASSIGN_OR_RETURN(layer.inputs, rows(shape_.max_batch_size, layer.in_stride));
-    HOTROW_ASSIGN_OR_RETURN(layer.weights, rows(layer.out, layer.in_stride));
+    HOTROW_ASSIGN_OR_RETURN(layer.weights, rows(layer.padded_out, layer.in_stride));
     HOTROW_ASSIGN_OR_RETURN(layer.gradients, rows(shape_.max_batch_size, layer.grad_stride));
-    HOTROW_RETURN_IF_ERROR(OnesPairsCuda(stream, shape_.max_batch_size, layer.in,
+    HOTROW_RETURN_IF_ERROR(OnesPairsCuda(stream, shape_.max_batch_size, OnesColumn(layer.in),
                                          PairsOf(layer.inputs, layer.in_stride)));
     if (!layer.last) {
       HOTROW_ASSIGN_OR_RETURN(layer.mask,
@@ -157,6 +159,7 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
     packs_.push_back({.from = {args.parameters + layer.weight_offset, layer.in},
                       .rows = layer.out,
                       .columns = layer.in,
+                      .zero_rows = layer.padded_out - layer.out,
                       .behind = args.parameters + layer.bias_offset,
                       .to = PairsOf(layer.weights, layer.in_stride)});
   }
@@ -188,6 +191,7 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
       break;
     }
     Layer& next = layers_[l + 1];
+    product.m = layer.padded_out;
     product.c = next.inputs.data();
     product.ldc = next.in_stride;
     product.half_result = true;
@@ -225,18 +229,21 @@ absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::Forwa
     if (l == 0 && args.dx == nullptr) break;
     ColumnMajorProduct product = {.m = layer.in,
                                   .n = rows,
-                                  .k = layer.out,
+                                  .k = layer.padded_out,
                                   .a = layer.weights.data(),
                                   .lda = layer.in_stride,
                                   .b = layer.gradients.data(),
                                   .ldb = layer.grad_stride,
                                   .c = args.dx,
-                                  .ldc = args.dx_stride};
+                                  .ldc = args.dx_stride,
+                                  .a_room = layer.in_stride};
     if (l == 0) {
+      product.c_room = args.dx_columns;
       HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
       break;
     }
     Layer& below = layers_[l - 1];
+    product.m = below.padded_out;
     product.c = below.gradients.data();
     product.ldc = below.grad_stride;
     product.half_result = true;
@@ -254,8 +261,8 @@ absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::Forwa
 absl::Status MlpHalfCuda::WeightGradient(CudaStream beside, Layer& layer, int64_t rows,
                                          float* gradients) {
   HOTROW_RETURN_IF_ERROR(gemm_->RunBeside({.transpose_b = true,
-                                           .m = layer.in + 1,
-                                           .n = layer.out,
+                                           .m = layer.in_stride,
+                                           .n = layer.padded_out,
                                            .k = rows,
                                            .a = layer.inputs.data(),
                                            .lda = layer.in_stride,

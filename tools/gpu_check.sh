@@ -236,7 +236,7 @@ step_dlrm() {
 step_find() { bench find 120 --only=find,insert,load; }
 step_ops() { bench ops 90 --only=unique,partition,lookup,gradient_sum,update --ids="$out/ids"; }
 step_bus() { bench bus 80 --only=bus,host_gather,staging; }
-step_gemm() { bench gemm 60 --only=gemm; }
+step_gemm() { bench gemm 90 --only=gemm,plans; }
 step_dense() { bench dense 120 --only=copy,dense; }
 step_step() { bench step 90 --only=copy,step; }
 # The tables have the size of the target; with less memory than that it says so and fails.

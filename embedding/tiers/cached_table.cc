@@ -171,6 +171,7 @@ absl::Status CachedTable::PinHits(const ExecContext& ctx, std::span<const RowKey
   TraceSpan span(ctx.trace, "probe");
   {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
+    LetGo(step);  // the slots of its last use are in the arrays that are written now
     const AddressIndex* index = nullptr;
     // A row that is held back is newer than the store's: then the host looks at each miss.
     if (index_ != nullptr && !outflow_->has_held()) {
@@ -306,16 +307,26 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     beside_snapshot = marks_->pins() > 0;
   }
-  HOTROW_RETURN_IF_ERROR(PlaceChunks(
-      ctx, &order, n, &turn, &no_room,
-      [&](int64_t most, int64_t* done, RowOutflow::Chunk* chunk) {
-        return SendChunk(ctx, *step, most, done, chunk);
-      },
-      [&](const RowOutflow::Chunk& chunk, int64_t) {
-        const absl::Status status = EndChunk(step, chunk, &no_room);
-        beside_snapshot = marks_->pins() > 0;
-        return status;
-      }));
+  for (bool last = false; !last;) {
+    if (no_room && cache_->staged()) {
+      // Ways of steps that are over, but for the work that is enqueued.
+      const std::lock_guard<std::mutex> lock(cache_->mutex());
+      no_room = leaving_.empty();
+      LetAllGo();
+    }
+    HOTROW_RETURN_IF_ERROR(PlaceChunks(
+        ctx, &order, n, &turn, &no_room,
+        [&](int64_t most, int64_t* done, RowOutflow::Chunk* chunk) {
+          return SendChunk(ctx, *step, most, done, chunk);
+        },
+        [&](const RowOutflow::Chunk& chunk, int64_t) {
+          const absl::Status status = EndChunk(step, chunk, &no_room);
+          beside_snapshot = marks_->pins() > 0;
+          return status;
+        }));
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    last = !no_room || leaving_.empty();
+  }
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
   HOTROW_RETURN_IF_ERROR(ShareSlots(step));
   if (!no_room) return Placed::kAll;
@@ -402,6 +413,25 @@ void CachedTable::GiveUp(StepRows* step) {
 
 // --- A resident step
 
+void CachedTable::LetGo(const StepRows* last) {
+  const bool waits = std::any_of(leaving_.begin(), leaving_.end(),
+                                 [last](const Leaving& of) { return of.step == last; });
+  for (bool passed = !waits; !leaving_.empty(); leaving_.pop_front()) {
+    Leaving& first = leaving_.front();
+    if (!first.ended.IsDone()) {
+      if (passed) return;
+      cache_->Note(cache_->stream().RunAfter(first.ended));
+    }
+    passed = passed || first.step == last;
+    for (const std::span<const int64_t> slots : {first.hits, first.misses}) {
+      cache_->Note(cache_->stream().Run(
+          ExecContext(), [rows = cache_->get(), slots, dirty = first.dirty](
+                             const ExecContext& here) { return rows->Unpin(here, slots, dirty); }));
+    }
+    ended_events_.push_back(std::move(first.ended));
+  }
+}
+
 void CachedTable::UnpinHits(const ExecContext& ctx, StepRows* step, bool dirty) {
   cache_->Note(cache_->stream().Run(
       ctx, [rows = cache_->get(), slots = step->probe.hit_slots(), dirty](const ExecContext& here) {
@@ -436,21 +466,29 @@ absl::Status CachedTable::Withdraw(const StepRows& /*step*/) { return cache_->Br
 void CachedTable::Release(const ExecContext& ctx, StepRows* step, bool updated) {
   if (step->resident) {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
-    // What is enqueued may still read or change the rows.
-    if (cache_->staged()) {
-      cache_->Note(cache_->stream().RunAfter(ctx.stream));
-      UnpinHits(ctx, step, updated);
-    }
     const auto unpin = [&](std::span<const int64_t> slots, bool dirty) {
       cache_->Note(
           cache_->stream().Run(ctx, [rows = cache_->get(), slots, dirty](const ExecContext& here) {
             return rows->Unpin(here, slots, dirty);
           }));
     };
-    if (!updated || step->trained.empty()) {
+    if (cache_->staged()) {
+      // What is enqueued may still read or change the rows.
+      HOTROW_CHECK(!updated || step->trained.empty());
+      if (ended_events_.empty()) {
+        absl::StatusOr<DeviceEvent> event = DeviceEvent::Create(cache_->device());
+        cache_->Note(event.status());
+        ended_events_.push_back(event.ok() ? *std::move(event) : DeviceEvent());
+      }
+      leaving_.push_back({std::move(ended_events_.back()), step, step->probe.hit_slots(),
+                          SlotsOf(*step), updated});
+      ended_events_.pop_back();
+      cache_->Note(leaving_.back().ended.Record(ctx));
+      step->probe.Clear();
+      LetGo(nullptr);
+    } else if (!updated || step->trained.empty()) {
       unpin(SlotsOf(*step), updated);
     } else {
-      HOTROW_CHECK(!cache_->staged());
       clean_slots_.clear();
       dirty_slots_.clear();
       for (size_t i = 0; i < step->slots.size(); ++i) {
@@ -556,6 +594,10 @@ absl::Status CachedTable::Flush() {
   const std::unique_lock<std::mutex> order = outflow_->Lock();
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBackHeld());
+  {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    LetAllGo();
+  }
   return cache_->stream().RunAndWait(ExecContext(), [this](const ExecContext& here) {
     return cache_->get()->ForEachDirty(
         here, [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
@@ -574,6 +616,7 @@ absl::Status CachedTable::Erase(const ExecContext& ctx, std::span<const RowKey> 
   HOTROW_RETURN_IF_ERROR(store_->Erase(keys));
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   outflow_->Erase(keys);
+  LetAllGo();
   return cache_->staged() ? OverwriteStaged(ctx, keys, {}) : OverwriteRows(ctx, keys, {});
 }
 
@@ -587,6 +630,7 @@ absl::Status CachedTable::Write(const ExecContext& ctx, std::span<const RowKey> 
                                            : store_->InsertOrAssign(keys, rows));
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   outflow_->Erase(keys);
+  LetAllGo();
   return cache_->staged() ? OverwriteStaged(ctx, keys, rows) : OverwriteRows(ctx, keys, rows);
 }
 
@@ -657,6 +701,7 @@ absl::Status CachedTable::OverwriteStaged(const ExecContext& ctx, std::span<cons
 
 absl::Status CachedTable::BeginSnapshot() {
   const auto begin = [this]() -> absl::Status {
+    LetAllGo();
     HOTROW_RETURN_IF_ERROR(marks_->Begin());
     outflow_->Hold();
     return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
+#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "embedding/tiers/cache_buffers_impl.h"
@@ -49,7 +51,9 @@ namespace hotrow::internal {
 //           straight into page-locked staging; rows that come are read from there, or from where a
 //           HostStore keeps them. Each way has two staging areas that take turns: the host writes
 //           rows of one to the store, or reads rows into it, while the device is at the other. The
-//           host waits for both streams only on the threads of the pipeline; the caller's calls
+//           A step's pins come off when the caller's work with it has ended, not in the order of
+//           the cache's stream: so the misses of younger steps are placed beside that work.
+//           The host waits for both streams only on the threads of the pipeline; the caller's calls
 //           enqueue, but for those around snapshots and evaluation. Staged, keys and slots of hits
 //           stay on the device (StepProbe); no loop of the host goes over them. With a DeviceIndex
 //           the same holds for misses whose rows it knows.
@@ -133,6 +137,11 @@ class CachedTable final : public TieredTable {
   std::span<const int64_t> SlotsOf(const StepRows& step) const;
   // Staged, with the cache's mutex: takes a pin off each hit of the step.
   void UnpinHits(const ExecContext& ctx, StepRows* step, bool dirty);
+  // Staged, with the cache's mutex: what Release leaves to others, see `leaving_`. Steps whose work
+  // has ended, and all up to and with this one (null: those alone), which is waited for on the
+  // cache's stream.
+  void LetGo(const StepRows* last);
+  void LetAllGo() { LetGo(leaving_.empty() ? nullptr : leaving_.back().step); }
   // Read, staged; with both locks.
   absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                           std::span<std::byte*> rows);
@@ -150,6 +159,16 @@ class CachedTable final : public TieredTable {
   // Of Release.
   std::vector<int64_t> clean_slots_;
   std::vector<int64_t> dirty_slots_;
+  // Staged: a step that was released, whose pins come off once the caller's work has ended. Its
+  // slots stay where they are until then.
+  struct Leaving {
+    DeviceEvent ended;
+    const StepRows* step;
+    std::span<const int64_t> hits, misses;
+    bool dirty;
+  };
+  std::deque<Leaving> leaving_;  // in the order of Release
+  std::vector<DeviceEvent> ended_events_;
   const InitialRows initial_rows_;
   RowStore* const store_;
   HostStore* const in_place_;

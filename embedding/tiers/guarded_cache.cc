@@ -10,7 +10,7 @@ absl::StatusOr<std::unique_ptr<GuardedCache>> GuardedCache::Create(const RowCach
                                                                    int64_t staging_rows) {
   std::unique_ptr<GuardedCache> cache(new GuardedCache());
   cache->staged_ = staged;
-  HOTROW_ASSIGN_OR_RETURN(cache->stream_, DeviceStream::Create(options.device));
+  HOTROW_ASSIGN_OR_RETURN(cache->stream_, DeviceStream::Create(options.device, /*is_urgent=*/true));
   HOTROW_ASSIGN_OR_RETURN(cache->rows_, RowCache::Create(options));
   if (staged) {
     HOTROW_ASSIGN_OR_RETURN(cache->call_slots_,

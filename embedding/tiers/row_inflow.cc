@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(
   if (!cache->staged()) return inflow;
   const Device device = cache->device();
   inflow->staging_rows_ = buffers.staging_rows;
-  HOTROW_ASSIGN_OR_RETURN(inflow->stream_, DeviceStream::Create(device));
+  HOTROW_ASSIGN_OR_RETURN(inflow->stream_, DeviceStream::Create(device, /*is_urgent=*/true));
   for (int64_t i = 0; i < kStagingAreas; ++i) {
     HOTROW_ASSIGN_OR_RETURN(Area area, CreateArea(device, buffers.staging_rows, row_bytes));
     inflow->areas_.push_back(std::move(area));

@@ -15,6 +15,9 @@
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
+#if HOTROW_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 namespace hotrow {
 namespace {
@@ -158,6 +161,32 @@ TEST(DeviceStreamTest, WithoutAGpuOneLineSaysSo) {
   EXPECT_EQ((DeviceMemory<int32_t>::Create(1, {Device::kCuda, nullptr}).status().message()),
             test::UsableGpu().message());
 }
+
+#if HOTROW_HAVE_CUDA
+TEST(DeviceStreamTest, UrgentOnesComeFirstAndEventsTellWhetherTheyHavePassed) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream calm, DeviceStream::Create(Device::kCuda));
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream urgent,
+                              DeviceStream::Create(Device::kCuda, /*is_urgent=*/true));
+  int of_calm = 0, of_urgent = 0;
+  ASSERT_EQ(cudaStreamGetPriority(calm.get(), &of_calm), cudaSuccess);
+  ASSERT_EQ(cudaStreamGetPriority(urgent.get(), &of_urgent), cudaSuccess);
+  EXPECT_LT(of_urgent, of_calm);
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceEvent event, DeviceEvent::Create(Device::kCuda));
+  EXPECT_TRUE(event.IsDone());
+  std::atomic<bool> open = false;
+  const auto wait = [](void* data) { static_cast<std::atomic<bool>*>(data)->wait(false); };
+  ASSERT_EQ(cudaLaunchHostFunc(calm.get(), wait, &open), cudaSuccess);
+  HOTROW_ASSERT_OK(event.Record(calm.On({})));
+  HOTROW_ASSERT_OK(urgent.RunAfter(event));
+  EXPECT_FALSE(event.IsDone());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  open = true;
+  open.notify_all();
+  HOTROW_ASSERT_OK(urgent.Wait());
+  EXPECT_TRUE(event.IsDone());
+}
+#endif
 
 TEST(DeviceGraphTest, WorkIsRecordedOnceAndDoneAtEachLaunch) {
   HOTROW_REQUIRE_GPU_OR_SKIP();

@@ -24,7 +24,7 @@ TEST(AddressIndexCudaTest, EachWayGetsOneKeyAndNoneStaysEmpty) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (int round = 0; round < test::ForGpu(20, 2); ++round) {
     test::RunFullAddressIndex(1, 1000, Device::kCuda);
-    test::RunFullAddressIndex(40, test::ForGpu(1'000'000, 4000), Device::kCuda);
+    test::RunFullAddressIndex(40, test::ForGpu(100'000, 4000), Device::kCuda);
   }
 }
 

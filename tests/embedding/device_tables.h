@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -99,6 +100,16 @@ class DeviceTables {
     }
     return absl::OkStatus();
   }
+
+  // Enqueues what a step does to the tables, with its output as the gradient; `between` comes
+  // before the update. Waits for rows alone.
+  absl::Status Enqueue(EmbeddingStep step, const std::function<void(CudaStream)>& between) {
+    const auto output = RowsOf(*tables_, step.batch_size(), output_);
+    HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = output}));
+    between(stream_.get());
+    return std::move(step).Update({.pooled = output});
+  }
+  absl::Status Wait() { return stream_.Wait(); }
 
   absl::StatusOr<std::vector<float>> Evaluate(const Batch& batch) {
     HOTROW_RETURN_IF_ERROR(

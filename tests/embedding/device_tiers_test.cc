@@ -1,7 +1,10 @@
 // Tables whose row cache lies on a device, over host memory and over a disk.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +22,9 @@
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
+#if HOTROW_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 namespace hotrow {
 namespace {
@@ -95,6 +101,46 @@ TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
     }
   }
 }
+
+#if HOTROW_HAVE_CUDA
+// Else no row of a step would be on its way before the step before has ended, whatever the depth.
+TEST_P(DeviceTiersTest, MissesArePlacedWhileTheStepBeforeIsAtWork) {
+  if (GetParam().device == Device::kCpu) return;  // there the caller's work is done when it returns
+  EmbeddingCollectionOptions options = WithDeviceCache(SmallTables(), 4.0);
+  options.prefetch_depth = 1;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+  HOTROW_ASSERT_OK(tables->Train(0, 4));  // all memory is there
+  struct Gate {
+    std::promise<void> opened;
+    std::atomic<bool> gave_up = false;
+  } gate;
+  const auto close = [&gate](CudaStream stream) {
+    const auto wait = [](void* data) {
+      auto* const of = static_cast<Gate*>(data);
+      const std::future<void> opened = of->opened.get_future();
+      of->gave_up = opened.wait_for(std::chrono::seconds(20)) == std::future_status::timeout;
+    };
+    ASSERT_EQ(cudaLaunchHostFunc(stream, wait, &gate), cudaSuccess);
+  };
+  const auto prefetch = [&](int step) { return (*tables)->Prefetch(BatchOf(step, kRows).view()); };
+  HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep first, prefetch(4));
+  HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep second, prefetch(5));
+  HOTROW_ASSERT_OK(tables->Enqueue(std::move(first), close));
+  const EmbeddingStats before = (*tables)->Stats();
+  HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep third, prefetch(6));
+  HOTROW_ASSERT_OK(tables->Enqueue(std::move(second), [](CudaStream) {}));
+  HOTROW_ASSERT_OK(tables->Enqueue(std::move(third), [](CudaStream) {}));
+  EXPECT_FALSE(gate.gave_up);
+  gate.opened.set_value();
+  HOTROW_ASSERT_OK(tables->Wait());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const EmbeddingStats stats, (*tables)->GlobalStats());
+  EXPECT_GT(stats.tiers[0].unique_keys - stats.tiers[0].unique_hits,
+            before.tiers[0].unique_keys - before.tiers[0].unique_hits)
+      << "no key missed";
+  EXPECT_GT(digest.tables[0].rows, 0);
+}
+#endif
 
 TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
   const bool in_turns = test::kEmulatedGpu && GetParam().device == Device::kCuda;

@@ -11,12 +11,16 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/emulated_gpu/emulated_gpu.h"
@@ -41,8 +45,6 @@ struct Desc {
   cublasOperation_t op_a, op_b;
   cublasLtEpilogue_t epilogue;
   const float* bias;
-  uint32_t* mask;
-  int64_t mask_bits;  // from one column to the next
 
   bool Has(uint32_t bits) const { return (epilogue & bits) == bits; }
 };
@@ -92,9 +94,8 @@ uint64_t HashOf(const Product& product) {
   const Desc& desc = product.desc;
   uint64_t hash = 1469598103934665603u;
   const auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u + (x >> 7); };
-  for (const uint64_t x :
-       {uint64_t{desc.compute_type}, uint64_t{desc.op_a}, uint64_t{desc.op_b},
-        uint64_t{desc.epilogue}, static_cast<uint64_t>(desc.mask_bits), product.m, product.k}) {
+  for (const uint64_t x : {uint64_t{desc.compute_type}, uint64_t{desc.op_a}, uint64_t{desc.op_b},
+                           uint64_t{desc.epilogue}, product.m, product.k}) {
     mix(x);
   }
   for (const Layout& layout : product.layouts) {
@@ -137,11 +138,6 @@ cublasStatus_t Read(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasL
   // Biases have the type of the result; those of 16 bits we do not know.
   if (of.Has(CUBLASLT_EPILOGUE_BIAS) && ld.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (of.Has(CUBLASLT_EPILOGUE_BIAS) && of.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  const bool has_mask = of.Has(128);
-  if (has_mask && (of.mask == nullptr || reinterpret_cast<uintptr_t>(of.mask) % 16 != 0 ||
-                   of.mask_bits % 128 != 0 || of.mask_bits < static_cast<int64_t>(product->m))) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -242,24 +238,14 @@ __attribute__((optimize("O3"), no_sanitize("address", "undefined"))) double Dot(
 }
 
 // What the epilogue makes of a sum.
-float FinishedNumber(const Desc& desc, float sum, int64_t row, int64_t column) {
+float FinishedNumber(const Desc& desc, float sum, int64_t row) {
   using Fault = hotrow::emulated::EpilogueFault;
   if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return sum;
   const Fault fault = epilogue_fault;
   if (desc.Has(CUBLASLT_EPILOGUE_BIAS) && fault != Fault::kNoBias) sum += desc.bias[row];
-  const int64_t bit =
-      column * desc.mask_bits + (fault == Fault::kMaskIsShifted ? (row ^ 1) % desc.mask_bits : row);
-  if (desc.Has(CUBLASLT_EPILOGUE_DRELU)) {
-    if ((desc.mask[bit / 32] >> (bit % 32) & 1) == 0) sum = 0;
-  } else if (desc.Has(CUBLASLT_EPILOGUE_RELU)) {
+  if (desc.Has(CUBLASLT_EPILOGUE_RELU)) {
     if (fault == Fault::kNaNBecomesZero && std::isnan(sum)) sum = 0;
-    const bool passes = !(sum <= 0);
-    if (!passes) sum = 0;
-    if (desc.Has(CUBLASLT_EPILOGUE_RELU_AUX)) {
-      const uint32_t mask = uint32_t{1} << (bit % 32);
-      uint32_t& word = desc.mask[bit / 32];
-      word = passes ? word | mask : word & ~mask;
-    }
+    if (sum <= 0) sum = 0;
   }
   static std::atomic<uint32_t> count = 0;
   // Of sums that rounding may change: whole ones are the same in any order.
@@ -283,10 +269,29 @@ void Multiply(const Product& p, float alpha, const void* a, const void* b, float
       if (beta != 0) {
         sum += double{beta} * LoadNumber(c, p.layouts[2], column * p.layouts[2].ld + row);
       }
-      const auto number = FinishedNumber(p.desc, static_cast<float>(sum), row, column);
+      const auto number = FinishedNumber(p.desc, static_cast<float>(sum), row);
       StoreNumber(number, d, p.layouts[3], column * p.layouts[3].ld + row);
     }
   }
+}
+
+std::mutex unaligned_mutex;
+std::vector<std::string> unaligned_products;
+
+void NoteUnaligned(const Product& p, const void* const data[4]) {
+  const bool halves = p.layouts[0].type != CUDA_R_32F;
+  if (!halves && std::min({p.m, p.n, p.k}) == 1) return;
+  bool aligned = true;
+  for (size_t i = 0; i < 4; ++i) {
+    const Layout& of = p.layouts[i];
+    const auto bytes = static_cast<uint64_t>(SizeOf(of.type));
+    aligned = aligned && of.rows * bytes % 16 == 0 &&
+              static_cast<uint64_t>(of.ld) * bytes % 16 == 0 && Aligned(data[i], 16);
+  }
+  if (aligned) return;
+  const std::lock_guard<std::mutex> lock(unaligned_mutex);
+  unaligned_products.push_back(std::to_string(p.m) + " x " + std::to_string(p.n) + " x " +
+                               std::to_string(p.k));
 }
 
 // Marks a workspace, at both ends, as that of one product, and sees that it still is when the
@@ -319,6 +324,10 @@ class WorkspaceInUse {
 }  // namespace
 
 void hotrow::emulated::SetEpilogueFault(EpilogueFault fault) { epilogue_fault = fault; }
+std::vector<std::string> hotrow::emulated::TakeUnalignedProducts() {
+  const std::lock_guard<std::mutex> lock(unaligned_mutex);
+  return std::exchange(unaligned_products, {});
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new cublasLtContext();
@@ -386,12 +395,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       valid = take(&read.bias);
-      break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-      valid = take(&read.mask);
-      break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-      valid = take(&read.mask_bits);
       break;
   }
   if (!valid) return CUBLAS_STATUS_INVALID_VALUE;
@@ -464,6 +467,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t*,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+  const uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? 1 : 0;
+  if (size != sizeof(number)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(value, &number, size);
+  if (written != nullptr) *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -490,6 +503,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
            Aligned(data[i], static_cast<uint32_t>(SizeOf(product.layouts[i].type)));
   }
   if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
+  NoteUnaligned(product, data);
   const float times = *static_cast<const float*>(alpha);
   const float kept = *static_cast<const float*>(beta);
   // In the workspace of a product that is cut along k lie partial sums.

@@ -718,6 +718,7 @@ struct CUstream_st {
   bool stopping = false;
   std::shared_ptr<Capture> capture;   // while capturing
   const int device = current_device;  // of the thread that made it
+  int priority = 0;
   std::thread thread;
 };
 
@@ -1090,6 +1091,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   Streams& streams = Streams::Get();
   const std::lock_guard<std::mutex> lock(streams.mutex);
   streams.all.push_back(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  const cudaError_t created = cudaStreamCreateWithFlags(stream, flags);
+  if (created == cudaSuccess) (*stream)->priority = priority;
+  return created;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  *priority = Resolve(stream)->priority;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = -5;
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {

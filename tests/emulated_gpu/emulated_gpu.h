@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 // A GPU that is none: runs our kernels on the CPU, as they stand in the .cu files, so that they can
 // be tested, under AddressSanitizer, on machines without a GPU.
@@ -77,11 +79,14 @@ enum class EpilogueFault {
   kUnknown,         // there is no algorithm
   kRefused,         // there is one, which does not run
   kNaNBecomesZero,  // by the ReLU
-  kMaskIsShifted,   // by a bit
   kDoesNotRepeat,   // numbers that are not whole change from product to product
   kNoBias,          // is added
 };
 void SetEpilogueFault(EpilogueFault fault);
+
+// Products of cublasLt whose lines are not whole 16 bytes, though their factors are no vectors of
+// floats: a GPU loads these a number at a time. Text of each, since the last call.
+std::vector<std::string> TakeUnalignedProducts();
 
 // kernel<<<grid, block, shared, stream>>>(args), which translate.py writes as
 // Configured([=](auto... values) { kernel(values...); }, grid, block, shared, stream)(args).

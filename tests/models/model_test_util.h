@@ -277,10 +277,13 @@ class RangesFromEnd {
   Ranges ranges_;
 };
 
+// NaNs, whose bits a GPU chooses, are equal.
 inline std::vector<uint32_t> FloatBits(std::span<const float> values) {
   std::vector<uint32_t> bits;
   bits.reserve(values.size());
-  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  for (const float value : values) {
+    bits.push_back(std::isnan(value) ? 0x7fc00000 : std::bit_cast<uint32_t>(value));
+  }
   return bits;
 }
 

@@ -2,6 +2,7 @@
 #define HOTROW_TESTS_OPS_DENSE_TEST_UTIL_H_
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,10 +26,12 @@ inline std::vector<float> RandomFloats(RandomStream& random, int64_t n, float sc
   return v;
 }
 
-// The bits of floats: unlike ==, it tells 0 from -0 and finds NaN equal to itself.
+// The bits of floats: unlike ==, it tells 0 from -0 and finds NaNs equal, whose bits a GPU chooses.
 inline std::vector<uint32_t> Bits(const std::vector<float>& v) {
   std::vector<uint32_t> bits(v.size());
-  for (size_t i = 0; i < v.size(); ++i) bits[i] = std::bit_cast<uint32_t>(v[i]);
+  for (size_t i = 0; i < v.size(); ++i) {
+    bits[i] = std::isnan(v[i]) ? 0x7fc00000 : std::bit_cast<uint32_t>(v[i]);
+  }
   return bits;
 }
 

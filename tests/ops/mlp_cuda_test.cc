@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -30,15 +31,15 @@ TEST(MlpCudaTest, MatchesADoubleReferenceForwardAndBackwardAndRepeats) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   test::GpuStream stream;
   const int64_t large = test::ForGpu(2048, 300);  // more chunks of a sum than threads share
-  const auto wide = static_cast<int32_t>(test::ForGpu(1024, 300));
+  constexpr int32_t kWide = 300;                  // several tiles of a product
   const Case cases[] = {
       {.sizes = {1, 1}, .batch_sizes = {1, 2, 37, large}},
       {.sizes = {1, 17, 1}, .batch_sizes = {1, 33, large}, .relu_on_output = true},
       {.sizes = {13, 64, 16}, .batch_sizes = {1, 37, large}, .relu_on_output = true},
       {.sizes = {367, 70, 1}, .batch_sizes = {37, 130}, .dropout = 0.25f},
       {.sizes = {16, 13, 5, 3, 2}, .batch_sizes = {7, large}, .dropout = 0.5f},
-      {.sizes = {wide, wide, 1}, .batch_sizes = {1, 37}},
-      {.sizes = {5, 129, wide - 1},
+      {.sizes = {kWide, kWide, 1}, .batch_sizes = {1, 37}},
+      {.sizes = {5, 129, kWide - 1},
        .batch_sizes = {37, 200},
        .relu_on_output = true,
        .dropout = 0.1f}};
@@ -128,6 +129,28 @@ TEST(MlpCudaTest, AnEmptyBatchHasZeroGradientsAndReportsEveryLayer) {
     const std::vector<std::pair<int64_t, int64_t>> want = {
         {mlp->weight_offset(1), mlp->num_parameters()}, {0, mlp->weight_offset(1)}};
     EXPECT_EQ(ready, want);
+  }
+}
+
+// As in PyTorch, and on the CPU.
+TEST(MlpCudaTest, NoGradientPassesWhereReluIsAtZero) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kTf32,
+                                         DensePrecision::kBf16, DensePrecision::kFp16}) {
+    SCOPED_TRACE(std::string(DensePrecisionName(precision)));
+    const MlpOptions options = {.sizes = {16, 20, 3}, .max_batch_size = 5, .precision = precision};
+    const auto mlp = NewMlp(options, stream.ctx());
+    ASSERT_NE(mlp, nullptr);
+    Problem p = test::RandomMlpProblem(*mlp, options, 5, 1);
+    const auto of_first = static_cast<size_t>(mlp->weight_offset(1));
+    std::fill_n(p.parameters.begin(), of_first, 0.0f);
+    GpuProblem gpu(p);
+    gpu.Enqueue(stream.ctx(), *mlp);
+    stream.Wait();
+    const Result got = gpu.Get();
+    for (size_t i = 0; i < of_first; ++i) ASSERT_EQ(got.parameter_gradients[i], 0.0f) << i;
+    EXPECT_NE(got.parameter_gradients[static_cast<size_t>(mlp->bias_offset(1))], 0.0f);
   }
 }
 

@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <cstring>
 #include <ostream>
+#include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/philox.h"
@@ -74,8 +77,11 @@ class DotBuffer {
   std::vector<std::byte> bytes_;
 };
 
-// A forward and backward problem with room for its results.
+// A forward and backward problem with room for its results. Samples repeat: the first kDistinct are
+// compared with sums in double, the others with their first, whose bits they must have.
 struct DotProblem {
+  static constexpr int64_t kDistinct = 23;
+
   DotProblem(const DotShape& s, uint64_t seed)
       : shape(s),
         dense_stride(s.dim + s.gap),
@@ -90,12 +96,31 @@ struct DotProblem {
         dense_gradient(s.precision, s.batch_size * dense_stride),
         sparse_gradient(s.precision, s.batch_size * sparse_stride) {
     RandomStream random(seed, RandomPurpose::kTest);
-    const auto fill = [&](DotBuffer& buffer, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) buffer.Set(i, random.Normal());
+    const auto fill = [&](DotBuffer& buffer, int64_t stride) {
+      for (int64_t i = 0; i < distinct() * stride; ++i) buffer.Set(i, random.Normal());
+      for (int64_t b = distinct(); b < s.batch_size; ++b) {
+        const std::span<std::byte> first = SampleOf(buffer, b % kDistinct, stride);
+        std::copy(first.begin(), first.end(), SampleOf(buffer, b, stride).begin());
+      }
     };
-    fill(dense, s.batch_size * dense_stride);
-    fill(sparse, s.batch_size * sparse_stride);
-    fill(output_gradient, s.batch_size * output_stride);
+    fill(dense, dense_stride);
+    fill(sparse, sparse_stride);
+    fill(output_gradient, output_stride);
+  }
+
+  int64_t distinct() const { return std::min(shape.batch_size, kDistinct); }
+  template <typename Buffer,
+            typename Byte = std::remove_pointer_t<decltype(std::declval<Buffer&>().bytes().data())>>
+  std::span<Byte> SampleOf(Buffer& buffer, int64_t b, int64_t stride) const {
+    const auto bytes = static_cast<size_t>(stride * DotElementBytes(shape.precision));
+    return std::span<Byte>(buffer.bytes()).subspan(static_cast<size_t>(b) * bytes, bytes);
+  }
+  void CheckRepeated(const DotBuffer& buffer, int64_t stride) const {
+    for (int64_t b = distinct(); b < shape.batch_size; ++b) {
+      const auto got = SampleOf(buffer, b, stride);
+      const auto want = SampleOf(buffer, b % kDistinct, stride);
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << "sample " << b;
+    }
   }
 
   PaddedDotArgs Forward() { return Forward(dense.data(), sparse.data(), output.data()); }
@@ -164,7 +189,8 @@ struct DotProblem {
   }
 
   void CheckForward() const {
-    for (int64_t b = 0; b < shape.batch_size; ++b) {
+    ASSERT_NO_FATAL_FAILURE(CheckRepeated(output, output_stride));
+    for (int64_t b = 0; b < distinct(); ++b) {
       for (int64_t d = 0; d < shape.dim; ++d) {
         ASSERT_EQ(output.Get(b * output_stride + d), dense.Get(At(b, 0, d)));
       }
@@ -191,7 +217,9 @@ struct DotProblem {
   }
 
   void CheckBackward() const {
-    for (int64_t b = 0; b < shape.batch_size; ++b) {
+    ASSERT_NO_FATAL_FAILURE(CheckRepeated(dense_gradient, dense_stride));
+    ASSERT_NO_FATAL_FAILURE(CheckRepeated(sparse_gradient, sparse_stride));
+    for (int64_t b = 0; b < distinct(); ++b) {
       for (int64_t i = 0; i < vectors(); ++i) {
         for (int64_t d = 0; d < shape.dim; ++d) {
           double sum = i == 0 ? output_gradient.Get(b * output_stride + d) : 0;

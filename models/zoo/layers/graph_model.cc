@@ -199,7 +199,8 @@ GraphModel::Part GraphModel::FindPart(std::string_view name) const {
 TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
   TensorView view = {.row_stride = location.row_stride,
                      .shape = location.shape,
-                     .field_stride = location.field_stride};
+                     .field_stride = location.field_stride,
+                     .room = location.room};
   switch (location.place) {
     case Location::Place::kNowhere:
       break;

@@ -23,6 +23,7 @@ Location Slice(const Location& row, int64_t first, const TensorShape& shape) {
   out.offset += first;
   out.shape = shape;
   out.field_stride = shape.dim;
+  out.room = 0;  // others lie behind it
   return out;
 }
 
@@ -110,7 +111,8 @@ class Planner {
             .buffer = static_cast<int32_t>(buffers_.size()) - 1,
             .row_stride = stride,
             .shape = shape,
-            .field_stride = shape.dim};
+            .field_stride = shape.dim,
+            .room = stride};
   }
 
   // An input of the model, or its gradient.

@@ -20,6 +20,7 @@ struct Location {
   int64_t row_stride = 0;
   TensorShape shape;
   int64_t field_stride = 0;
+  int64_t room = 0;  // columns of a row that may be written, where that is more than the shape has
 
   bool there() const { return place != Place::kNowhere; }
 };

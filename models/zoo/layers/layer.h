@@ -30,6 +30,7 @@ struct TensorView {
   int64_t row_stride = 0;
   TensorShape shape;
   int64_t field_stride = 0;  // >= shape.dim
+  int64_t room = 0;          // of a gradient: Location::room
   // Of an input, for layers that say reads_rows: where each field of each sample lies, [B, fields].
   const float* const* rows = nullptr;
 

@@ -51,13 +51,15 @@ class NetworkLayer : public Layer {
 
  private:
   static typename Network::BackwardArgs ArgsOf(const LayerBackward& pass) {
-    return {.parameters = pass.parameters,
-            .dy = pass.output_gradient.data,
-            .dy_stride = pass.output_gradient.row_stride,
-            .dx = pass.input_gradients[0].data,
-            .dx_stride = pass.input_gradients[0].row_stride,
-            .parameter_gradients = pass.gradients,
-            .gradients_ready = pass.gradients_ready};
+    typename Network::BackwardArgs args = {.parameters = pass.parameters,
+                                           .dy = pass.output_gradient.data,
+                                           .dy_stride = pass.output_gradient.row_stride,
+                                           .dx = pass.input_gradients[0].data,
+                                           .dx_stride = pass.input_gradients[0].row_stride,
+                                           .parameter_gradients = pass.gradients,
+                                           .gradients_ready = pass.gradients_ready};
+    if constexpr (requires { args.dx_columns; }) args.dx_columns = pass.input_gradients[0].room;
+    return args;
   }
 
   const std::unique_ptr<Network> network_;
