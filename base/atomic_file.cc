@@ -85,8 +85,9 @@ absl::StatusOr<std::unique_ptr<File>> OpenStream(const std::string& path) {
   // Not opened again: a file behind it would be written from its beginning, over what was printed.
   const int own = OwnDescriptor(path);
   // Without O_NONBLOCK a FIFO would wait for a reader, maybe for good.
-  const int fd = own >= 0 ? ::fcntl(own, F_DUPFD_CLOEXEC, 0)
-                          : ::open(path.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  const int fd =
+      own >= 0 ? ::fcntl(own, F_DUPFD_CLOEXEC, 0)
+               : ::open(path.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0 && errno == ENXIO) {
     return absl::FailedPreconditionError(
         absl::StrCat("open ", path, ": nobody reads this FIFO; start its reader first"));
@@ -153,8 +154,7 @@ absl::StatusOr<OutputPlace> FindOutput(const std::string& path) {
     return OutputPlace{.path = at.string(),
                        .in_place = S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode)};
   }
-  return absl::FailedPreconditionError(
-      ErrnoToStatus(ELOOP, absl::StrCat("open ", path)).message());
+  return absl::FailedPreconditionError(ErrnoToStatus(ELOOP, absl::StrCat("open ", path)).message());
 }
 
 absl::Status WriteFileAtomicallyWith(Env& env, const std::string& path,

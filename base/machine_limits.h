@@ -6,7 +6,8 @@
 
 namespace hotrow {
 
-// Where the system tells of control groups, of version 2 and of version 1; tests put their own here.
+// Where the system tells of control groups, of version 2 and of version 1; tests put their own
+// here.
 struct ControlGroups {
   std::string root = "/sys/fs/cgroup";
   std::string self = "/proc/self/cgroup";

@@ -149,8 +149,7 @@ class PosixEnvironment : public Env {
                                                      LockMode mode) override {
     // Who reads needs no permission to write.
     const int access = mode == LockMode::kShared ? O_RDONLY : O_RDWR;
-    const int fd =
-        Retry([&] { return ::open(path.c_str(), access | O_CREAT | O_CLOEXEC, 0644); });
+    const int fd = Retry([&] { return ::open(path.c_str(), access | O_CREAT | O_CLOEXEC, 0644); });
     // Where there is no lock and none can be made, nobody needs one: such a place is only read.
     if (fd < 0 && (errno == EROFS || errno == EACCES) && mode == LockMode::kShared &&
         ::access(path.c_str(), F_OK) != 0) {

@@ -80,7 +80,8 @@ int RunMain(const char* program, absl::FunctionRef<int()> body) {
   // Beyond the end of its stack a thread dies of SIGSEGV.
   struct rlimit stack;
   if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < kStackBytesMin) {
-    PrintError("the stack of a thread may have less than 1 MiB; ", "raise that limit (ulimit -s 8192)");
+    PrintError("the stack of a thread may have less than 1 MiB; ",
+               "raise that limit (ulimit -s 8192)");
     return kExitError;
   }
   std::signal(SIGXFSZ, SIG_IGN);

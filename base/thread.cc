@@ -39,9 +39,8 @@ std::string NoThreadRemedy() {
 
 absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<void()> run) {
   const auto no_thread = [purpose](const char* why) {
-    return absl::UnavailableError(
-        absl::StrCat("the system has no thread for ", std::string(purpose), ": ", why,
-                     "; ", NoThreadRemedy()));
+    return absl::UnavailableError(absl::StrCat(
+        "the system has no thread for ", std::string(purpose), ": ", why, "; ", NoThreadRemedy()));
   };
   try {
     return std::thread(std::move(run));

@@ -106,9 +106,8 @@ absl::StatusOr<SnapshotVerdict> VerifySsd(const SnapshotReaderOptions& options) 
   HOTROW_ASSIGN_OR_RETURN(const bool is_open, internal::IsSsdStoreOpen(env, options.path));
   HOTROW_ASSIGN_OR_RETURN(
       const SsdStoreReport report,
-      is_open
-          ? internal::VerifySsdSnapshot(env, options.path, options.snapshot, options.identity)
-          : VerifySsdStore(env, options.path));
+      is_open ? internal::VerifySsdSnapshot(env, options.path, options.snapshot, options.identity)
+              : VerifySsdStore(env, options.path));
   SnapshotVerdict verdict = {.damage = {}, .of_whole_store = !is_open};
   std::vector<std::string>& lines = verdict.damage;
   for (const SsdDamage& damage : report.damage) {

@@ -20,12 +20,13 @@ class Env;
 // disk, and needs no permission to. OpenSnapshot (store/open.h) opens a snapshot of any kind of
 // store; each kind also has its own factory.
 //
-// Lock:    none, for a snapshot: what it holds is not written to, so others may have the store open,
-//          and neither waits for the other. A reader holds the files of its snapshot: should that be
-//          dropped meanwhile, an SSD store writes other segments anew first. A reader that has lost
-//          its segments for want of others, or its files, says so (FailedPrecondition); it never
-//          gives other rows. The latest state of an SSD store and a RocksDB store is locked while
-//          the reader lives, so that no process opens them meanwhile.
+// Lock:    none, for a snapshot: what it holds is not written to, so others may have the store
+// open,
+//          and neither waits for the other. A reader holds the files of its snapshot: should that
+//          be dropped meanwhile, an SSD store writes other segments anew first. A reader that has
+//          lost its segments for want of others, or its files, says so (FailedPrecondition); it
+//          never gives other rows. The latest state of an SSD store and a RocksDB store is locked
+//          while the reader lives, so that no process opens them meanwhile.
 // Threads: one at a time.
 // Errors:  DataLoss (naming file and offset, and key where it is known), ResourceExhausted (the
 //          memory budget; names what is needed), those of the files. Of opening one: also NotFound

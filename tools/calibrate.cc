@@ -73,8 +73,8 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (flags.help_requested()) return kExitGood;
-  options.threads = static_cast<int>(
-      threads > 0 ? threads : std::clamp<int64_t>(UsableProcessors(), 1, 1024));
+  options.threads =
+      static_cast<int>(threads > 0 ? threads : std::clamp<int64_t>(UsableProcessors(), 1, 1024));
   if (!output.empty()) {
     // Said before that time is spent.
     if (const absl::Status found = FindOutput(output).status(); !found.ok()) {

@@ -58,9 +58,10 @@ std::string ModelText(const SavedModel& model) {
         absl::StrCat("epoch ", training.epoch + 1, ", ", FormatCount(training.samples_in_epoch),
                      " samples of it trained on; ", FormatCount(training.samples), " in all"));
     if (training.valid.samples > 0) {
-      AppendLine(&out, "validation",
-                 absl::StrFormat("AUC %s, logloss %.6f after step %d",
-                                 FormatMetric(training.valid.auc, 6), training.valid.logloss, training.validated_step));
+      AppendLine(
+          &out, "validation",
+          absl::StrFormat("AUC %s, logloss %.6f after step %d", FormatMetric(training.valid.auc, 6),
+                          training.valid.logloss, training.validated_step));
     }
   } else {
     AppendLine(&out, "position", "none: to start from (--init_from), not to resume");

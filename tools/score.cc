@@ -76,7 +76,8 @@ const Command kScoreCommand = {
         "counts), or a directory that hotrow export wrote. FILE is delimited text, plain or\n"
         "gzip, of the schema that the model was trained with; columns of labels are not read, and\n"
         "need not be there. Prints a line for each sample: the score of each task, separated by\n"
-        "tabs. A blank line is a sample where there is one column; otherwise it is an error, unless\n"
+        "tabs. A blank line is a sample where there is one column; otherwise it is an error, "
+        "unless\n"
         "nothing follows. docs/serving.md says what a score is.\n",
     .run = Run};
 

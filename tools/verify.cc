@@ -167,7 +167,8 @@ const Command kVerifyCommand = {
     .summary = "reads a whole checkpoint, store or export and lists damage",
     .details =
         "PATH is as in `hotrow inspect`, but all checkpoints of a directory are read, each with\n"
-        "its own verdict. Nothing is written. A run may go on meanwhile, and of its open store the\n"
+        "its own verdict. Nothing is written. A run may go on meanwhile, and of its open store "
+        "the\n"
         "snapshots of the checkpoints are read; a store that is PATH itself must be closed.\n"
         "The command checks\n"
         "  of a checkpoint     manifest, dense parameters and every row, with all checksums, and\n"

@@ -219,7 +219,8 @@ absl::Status RowParser::Bad(const Use& use, std::string_view found,
   // What explains the field better than what its column takes.
   const std::string_view what = expected.substr(0, expected.find(';'));
   const auto because = [&](std::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat(text, std::string(what), "; ", std::string(why)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(text, std::string(what), "; ", std::string(why)));
   };
   if (use.role != Role::kLabel && LooksMissing(found)) {
     return because("\"missing_values\" in the schema lists what counts as nothing");

@@ -48,8 +48,8 @@ void AskForEnd(int signal) {
 // The first signal asks for a clean end, a SIGINT or SIGTERM after it kills. Call this before any
 // thread is started: they inherit that the signals are blocked.
 //
-// SIGHUP comes when a terminal closes, SIGPIPE when the reader of the output has died; batch systems
-// warn with the others before they kill.
+// SIGHUP comes when a terminal closes, SIGPIPE when the reader of the output has died; batch
+// systems warn with the others before they kill.
 //
 // A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
 // handler next to nothing. SIGPIPE has one, since it goes to the thread that writes. (Handlers of a
@@ -196,7 +196,8 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   const bool first = communicator.rank() == 0;
   Env& env = PosixEnv();
   if (first) {
-    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "report", flags.report, flags.report, /*aside=*/true));
+    HOTROW_RETURN_IF_ERROR(
+        CheckWritable(env, "report", flags.report, flags.report, /*aside=*/true));
     HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace, /*aside=*/false));
     HOTROW_RETURN_IF_ERROR(
         CheckWritable(env, "save_spec", options.save_spec, options.save_spec, /*aside=*/true));

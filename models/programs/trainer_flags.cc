@@ -212,8 +212,7 @@ absl::Status ResolveTiers(int32_t local_ranks, TrainerOptions* o) {
 absl::Status ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   TrainerOptions& o = f->options;
   if (f->threads == 0) {
-    f->threads =
-        std::clamp<int64_t>(UsableProcessors() / local_ranks, 1, kMaxThreads);
+    f->threads = std::clamp<int64_t>(UsableProcessors() / local_ranks, 1, kMaxThreads);
   }
   if (o.dense_optimizer.learning_rate == 0) {
     o.dense_optimizer.learning_rate = o.table_optimizer.learning_rate;

@@ -371,9 +371,10 @@ absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const 
     HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(env, dir));
     if (names.empty()) return out;
   }
-  return absl::UnavailableError(absl::StrCat(
-      dir, ": each checkpoint was removed before it was verified; keep more of them "
-           "(--keep_checkpoints), or take them less often"));
+  return absl::UnavailableError(
+      absl::StrCat(dir,
+                   ": each checkpoint was removed before it was verified; keep more of them "
+                   "(--keep_checkpoints), or take them less often"));
 }
 
 }  // namespace hotrow

@@ -84,20 +84,20 @@ void FindMovedStore(Env& env, const std::string& dir, const std::string& from_he
   if (beside == CanonicalPath(part->tables_dir)) return;
   const absl::StatusOr<StoreKind> kind = ParseStoreKind(part->store);
   const auto has_it = [&](const std::string& place) {
-    return kind.ok() && CheckSnapshot(*kind, {.path = place,
-                                              .snapshot = part->snapshot,
-                                              .identity = part->identity,
-                                              .env = &env})
-                            .ok();
+    return kind.ok() &&
+           CheckSnapshot(
+               *kind,
+               {.path = place, .snapshot = part->snapshot, .identity = part->identity, .env = &env})
+               .ok();
   };
   if (has_it(beside)) {
     part->tables_dir = beside;
   } else if (has_it(part->tables_dir)) {
     if (left_behind == nullptr) return;
-    left_behind->push_back(absl::StrCat(
-        beside, ": the ", part->store, " store with the rows of ", dir, " is not here, as it was ",
-        "beside the original; they are read from ", part->tables_dir,
-        ", which is no part of this copy: copy that store, too"));
+    left_behind->push_back(
+        absl::StrCat(beside, ": the ", part->store, " store with the rows of ", dir,
+                     " is not here, as it was ", "beside the original; they are read from ",
+                     part->tables_dir, ", which is no part of this copy: copy that store, too"));
   } else if (!env.Exists(part->tables_dir).value_or(false)) {
     part->tables_dir = beside;  // here it is missed
   }
@@ -106,8 +106,7 @@ void FindMovedStore(Env& env, const std::string& dir, const std::string& from_he
 // The stores of the ranks, in their order. from_here: DirFromHere of each.
 std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables, bool elsewhere,
                                           const std::string& dir,
-                                          std::vector<std::string>* from_here,
-                                          std::string* wrong) {
+                                          std::vector<std::string>* from_here, std::string* wrong) {
   std::vector<SavedModel::Part> parts;
   std::set<std::tuple<std::string, std::string, SnapshotId>> seen;
   int64_t total_rows = 0;  // a sum that readers may form
@@ -210,8 +209,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   if (stores.empty() || stores.size() > kMaxRanks) {
     top.Wrong("stores", stores.size(), absl::StrCat("1 to ", kMaxRanks, " of them"));
   }
-  out.parts = ParseStores(stores, out.tables.size(), requires_it(kRequiresStoreDir), dir, from_here,
-                          wrong);
+  out.parts =
+      ParseStores(stores, out.tables.size(), requires_it(kRequiresStoreDir), dir, from_here, wrong);
   const int64_t ranks = std::ssize(out.parts);
   top.Count("world_size", ranks, ranks);
   if (ranks > 1 && !requires_it(kRequiresRanks)) {

@@ -18,9 +18,9 @@ namespace hotrow {
 // FailedPrecondition (no saved model there, or one of a version that this build does not read),
 // DataLoss (damaged); they name the file and the remedy.
 //
-// A model that was moved or copied has its rows in the store that lies beside it as the original did
-// beside the original, if that store has the snapshots by their identity; otherwise where they were
-// written. left_behind gets a line for each store of the second kind.
+// A model that was moved or copied has its rows in the store that lies beside it as the original
+// did beside the original, if that store has the snapshots by their identity; otherwise where they
+// were written. left_behind gets a line for each store of the second kind.
 absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir,
                                           std::vector<std::string>* left_behind = nullptr);
 

@@ -181,8 +181,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   for (int32_t rank = 0; rank < world_size; ++rank) {
     if (rank > 0) {
       reader.reset();  // its index before the next one's
-      HOTROW_ASSIGN_OR_RETURN(
-          reader, OpenSavedPart(env, saved, rank, options.store_bytes));
+      HOTROW_ASSIGN_OR_RETURN(reader, OpenSavedPart(env, saved, rank, options.store_bytes));
     }
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {

@@ -51,8 +51,7 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& given)
   HOTROW_RETURN_IF_ERROR(given.Validate());
   ScorerOptions options = given;
   if (options.max_concurrency == 0) {
-    options.max_concurrency = std::clamp<int32_t>(
-        UsableProcessors(), 1, kConcurrencyMax);
+    options.max_concurrency = std::clamp<int32_t>(UsableProcessors(), 1, kConcurrencyMax);
   }
   const int32_t concurrency = options.max_concurrency;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<internal::ServingModel> model,

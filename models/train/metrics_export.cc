@@ -21,7 +21,8 @@ absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Start(
     const MetricsExportOptions& options) {
   std::unique_ptr<MetricsExport> exported(new MetricsExport(options));
   if (!options.file.empty()) {
-    const absl::Status written = ReplaceFile(exported->env_, options.file, "# The run has not begun.\n");
+    const absl::Status written =
+        ReplaceFile(exported->env_, options.file, "# The run has not begun.\n");
     if (!written.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("--metrics_file=", options.file, ": ", std::string(written.message()),

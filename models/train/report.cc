@@ -101,10 +101,9 @@ void AppendQuality(const TrainReport& report, std::string* out) {
                              FormatCount(report.best_step), best.empty() ? "" : "; ", best);
     }
     AppendRow(out, "test AUC", FormatMetric(report.test.auc), best);
-    AppendRow(
-        out, "test logloss", absl::StrFormat("%.4f", report.test.logloss),
-        absl::StrFormat("NE %s, calibration %s", FormatMetric(report.test.ne),
-                        FormatMetric(report.test.calibration, 3)));
+    AppendRow(out, "test logloss", absl::StrFormat("%.4f", report.test.logloss),
+              absl::StrFormat("NE %s, calibration %s", FormatMetric(report.test.ne),
+                              FormatMetric(report.test.calibration, 3)));
   } else {
     AppendRow(out, "test AUC", "-", "not evaluated");
   }
@@ -119,10 +118,10 @@ void AppendQuality(const TrainReport& report, std::string* out) {
                             : absl::StrCat("; validation AUC ", FormatMetric(task.valid.auc))));
   }
   AppendRow(out, "train logloss", absl::StrFormat("%.4f", report.train_logloss),
-            report.valid.samples == 0 ? std::string()
-                                      : absl::StrFormat("validation AUC %s, logloss %.4f",
-                                                        FormatMetric(report.valid.auc),
-                                                        report.valid.logloss));
+            report.valid.samples == 0
+                ? std::string()
+                : absl::StrFormat("validation AUC %s, logloss %.4f", FormatMetric(report.valid.auc),
+                                  report.valid.logloss));
 }
 
 void AppendSpeed(const TrainReport& report, std::string* out) {

@@ -321,10 +321,9 @@ absl::Status Trainer::Validate(int64_t epoch) {
   }
   at_.stopped_early = verdict.stop;
 
-  std::string text =
-      absl::StrFormat("epoch %d, step %s: validation AUC %s, logloss %.4f", epoch + 1,
-                      FormatCount(at_.steps), FormatMetric(evaluation.metrics.auc),
-                      evaluation.metrics.logloss);
+  std::string text = absl::StrFormat(
+      "epoch %d, step %s: validation AUC %s, logloss %.4f", epoch + 1, FormatCount(at_.steps),
+      FormatMetric(evaluation.metrics.auc), evaluation.metrics.logloss);
   for (size_t task = 0; task < evaluation.tasks.size(); ++task) {
     absl::StrAppendFormat(&text, "%s%s %s", task == 0 ? "; AUC of " : ", ", schema_.labels[task],
                           FormatMetric(evaluation.tasks[task].auc));

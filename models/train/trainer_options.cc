@@ -302,8 +302,8 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
 
 namespace {
 
-// Whether text[begin, end) stands for itself: as part of a path, of a longer name or of a quoted one
-// it is somebody's own.
+// Whether text[begin, end) stands for itself: as part of a path, of a longer name or of a quoted
+// one it is somebody's own.
 bool IsWholeName(std::string_view text, size_t begin, size_t end) {
   const auto continues = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' ||
@@ -322,25 +322,25 @@ absl::Status WithFlagNames(const absl::Status& status) {
   // A name before those that it ends in.
   static constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
       {"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
-       {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
-       {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
-       {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
-       {"EmbeddingCollectionOptions.cache.device_index_bytes", "--device_index_bytes"},
-       {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
-       {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
-       {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
-       {"HostStoreOptions.budget_bytes", "--store_bytes"},
-       {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
-       {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
-       {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
-       {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
-       {"cache.bytes", "--cache_bytes"},
-       {"cache.device_bytes", "--device_cache_bytes"},
-       {"cache.device_index_bytes", "--device_index_bytes"},
-       {"DensePrecision::kBf16", "--precision=bf16"},
-       {"DensePrecision::kFp16", "--precision=fp16"},
-       {"DensePrecision::kTf32", "--precision=tf32"},
-       {"DensePrecision::kFp32", "--precision=fp32"}};
+      {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
+      {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
+      {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
+      {"EmbeddingCollectionOptions.cache.device_index_bytes", "--device_index_bytes"},
+      {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
+      {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
+      {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
+      {"HostStoreOptions.budget_bytes", "--store_bytes"},
+      {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
+      {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
+      {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
+      {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
+      {"cache.bytes", "--cache_bytes"},
+      {"cache.device_bytes", "--device_cache_bytes"},
+      {"cache.device_index_bytes", "--device_index_bytes"},
+      {"DensePrecision::kBf16", "--precision=bf16"},
+      {"DensePrecision::kFp16", "--precision=fp16"},
+      {"DensePrecision::kTf32", "--precision=tf32"},
+      {"DensePrecision::kFp32", "--precision=fp32"}};
   std::string text(status.message());
   for (size_t at = 0; at < text.size(); ++at) {
     for (const auto& [name, flag] : kFlags) {

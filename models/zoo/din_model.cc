@@ -120,10 +120,10 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& o
   if (!absl::IsResourceExhausted(model.status())) return model;
   const DinFeature& longest =
       *std::ranges::max_element(options.features, {}, &DinFeature::max_hotness);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      model.status().message(), "; attention takes memory for --batch_size=",
-      options.max_batch_size, " samples with \"max_hotness\": ", longest.max_hotness,
-      " values of ", longest.name, ", as the schema says: lower one of them"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(model.status().message(), "; attention takes memory for --batch_size=",
+                   options.max_batch_size, " samples with \"max_hotness\": ", longest.max_hotness,
+                   " values of ", longest.name, ", as the schema says: lower one of them"));
 }
 
 }  // namespace hotrow

@@ -106,9 +106,8 @@ absl::Status WithThreads(int background_jobs, absl::FunctionRef<void()> open) {
     }
     open();
   } catch (const std::system_error& error) {
-    return absl::UnavailableError(
-        absl::StrCat("the system has no thread for RocksDB: ", error.what(),
-                     "; ", NoThreadRemedy()));
+    return absl::UnavailableError(absl::StrCat(
+        "the system has no thread for RocksDB: ", error.what(), "; ", NoThreadRemedy()));
   }
   return absl::OkStatus();
 }

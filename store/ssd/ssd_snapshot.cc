@@ -29,10 +29,10 @@
 //
 // The store may be open and written to meanwhile. As long as a manifest names the snapshot its
 // segments are not written anew, and only behind the ends that it names is anything appended. The
-// last chunk of a segment may get more records, and its footer, at any time; both its footer and its
-// records are read only up to that end. Once no manifest names the snapshot, its segments are
-// written anew when there is no other that nobody holds (base/file_hold.h). What cannot be read then
-// is no damage if the manifest does not name the snapshot any more.
+// last chunk of a segment may get more records, and its footer, at any time; both its footer and
+// its records are read only up to that end. Once no manifest names the snapshot, its segments are
+// written anew when there is no other that nobody holds (base/file_hold.h). What cannot be read
+// then is no damage if the manifest does not name the snapshot any more.
 //
 // What changed since an earlier snapshot is in the segments, and in the ends of segments, that this
 // one has not: each record gets a new number, also one that the cleaner moves.
@@ -287,9 +287,8 @@ absl::Status SsdSnapshotReader::CheckUnchanged() const {
       return s.id == kept.id && s.identity == kept.identity;
     });
     if (stays) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(options_.path, ": snapshot ", kept.id,
-                     " was dropped while it was read; read a newer one"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        options_.path, ": snapshot ", kept.id, " was dropped while it was read; read a newer one"));
   }
   return absl::OkStatus();
 }

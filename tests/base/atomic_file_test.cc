@@ -47,8 +47,8 @@ TEST_F(AtomicFileTest, LinksStayAndWhatTheyLeadToIsReplaced) {
   EXPECT_EQ(Read("there/file"), "newer");
   EXPECT_FALSE(fs::exists(Path("there/file.tmp")));
   fs::create_symlink("circle", Path("circle"));
-  EXPECT_THAT(Write("circle", ""), test::StatusIs(Code::kFailedPrecondition,
-                                                  HasSubstr(Path("circle"))));
+  EXPECT_THAT(Write("circle", ""),
+              test::StatusIs(Code::kFailedPrecondition, HasSubstr(Path("circle"))));
 }
 
 TEST_F(AtomicFileTest, ADeviceStaysADevice) {
@@ -61,9 +61,9 @@ TEST_F(AtomicFileTest, ADeviceStaysADevice) {
   ASSERT_EQ(::mknod(Path("full").c_str(), S_IFCHR | 0666, makedev(1, 7)), 0);
   EXPECT_THAT(Write("full", "x"), test::StatusIs(Code::kResourceExhausted, HasSubstr("full")));
   ASSERT_EQ(::mknod(Path("disk").c_str(), S_IFBLK | 0600, makedev(7, 0)), 0);
-  EXPECT_THAT(Write("disk", "x"), test::StatusIs(Code::kFailedPrecondition,
-                                                 AllOf(HasSubstr(Path("disk")),
-                                                       HasSubstr("block device"))));
+  EXPECT_THAT(Write("disk", "x"),
+              test::StatusIs(Code::kFailedPrecondition,
+                             AllOf(HasSubstr(Path("disk")), HasSubstr("block device"))));
 }
 
 TEST_F(AtomicFileTest, AFifoIsWrittenOrRefusedAndStays) {

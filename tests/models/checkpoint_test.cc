@@ -127,8 +127,7 @@ std::map<std::pair<uint32_t, uint64_t>, std::string> RowsAtTheEnd(Env& env) {
 TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
   const std::string expected = Reference(SmallRun());
   MemEnv whole_env;
-  HOTROW_ASSERT_OK(
-      RunSmall(WithCheckpoints(On(Tiers()[0], SmallRun(), &whole_env), 10)).status());
+  HOTROW_ASSERT_OK(RunSmall(WithCheckpoints(On(Tiers()[0], SmallRun(), &whole_env), 10)).status());
   const auto expected_rows = RowsAtTheEnd(whole_env);
   const auto step_of = [](int64_t every) -> int64_t {
     return kSlow ? 1 : test::ForSanitizer<int64_t>(every == 3 ? 5 : 11, every == 3 ? 14 : 29);

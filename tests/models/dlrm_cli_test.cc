@@ -168,8 +168,8 @@ TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
     const ProgramResult result = child.Wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
-    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("Stopped by SIG", ::sigabbrev_np(signal),
-                                                   " after step")));
+    EXPECT_THAT(result.out,
+                HasSubstr(absl::StrCat("Stopped by SIG", ::sigabbrev_np(signal), " after step")));
     const nlohmann::json report = ReadJson(report_path);
     EXPECT_LT(report["epochs"], 1000000);
     EXPECT_EQ(report["tables_hash"].get<std::string>().size(), 32u);
@@ -196,10 +196,10 @@ TEST(DlrmCliTest, AHangUpThatIsIgnoredDoesNotStopTheRun) {
 // A closed pipe is no failure of the run: it ends as on SIGTERM, and says that its output is lost.
 TEST(DlrmCliTest, AReaderOfItsOutputThatDiesStopsTheRun) {
   const std::string dir = test::TempDir();
-  const ProgramResult result = test::RunProgram(
-      UnderBash("\"$@\" | head -1 > /dev/null; exit ${PIPESTATUS[0]}",
-                Small({"--epochs=1000000", "--checkpoint_dir=" + dir + "/c",
-                       "--checkpoint_every=0", "--report=" + dir + "/r"})));
+  const ProgramResult result =
+      test::RunProgram(UnderBash("\"$@\" | head -1 > /dev/null; exit ${PIPESTATUS[0]}",
+                                 Small({"--epochs=1000000", "--checkpoint_dir=" + dir + "/c",
+                                        "--checkpoint_every=0", "--report=" + dir + "/r"})));
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("standard output cannot be written"));
   EXPECT_EQ(ReadJson(dir + "/r")["checkpoints"]["count"], 1);

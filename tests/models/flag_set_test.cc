@@ -418,8 +418,9 @@ TEST(TrainerFlagsTest, ErrorsOfTheLibrariesBelowNameFlags) {
   EXPECT_EQ(text("RocksStoreOptions.memory_budget_bytes must be"), "--store_bytes must be");
   EXPECT_EQ(text("DensePrecision::kBf16 needs more"), "--precision=bf16 needs more");
   for (const char* const own :
-       {"/data/rows: full", "/data/cache.bytes: full", "cache.bytes/x: full", "my.cache.bytes: full",
-        "the feature \"cache.bytes\" is there twice", "cache.bytes.old: no such file"}) {
+       {"/data/rows: full", "/data/cache.bytes: full", "cache.bytes/x: full",
+        "my.cache.bytes: full", "the feature \"cache.bytes\" is there twice",
+        "cache.bytes.old: no such file"}) {
     EXPECT_EQ(text(own), own);
   }
   EXPECT_EQ(text("lower cache.bytes."), "lower --cache_bytes.");

@@ -120,8 +120,7 @@ TEST(TableReaderTest, LabelsThatAreNotReadNeedNotBeThere) {
   schema.reads_labels = false;
   const std::string line = CriteoLine();
   const std::string unlabelled = line.substr(line.find('\t') + 1);
-  for (const std::string& text :
-       {line, CriteoLine("what"), CriteoLine(""), unlabelled}) {
+  for (const std::string& text : {line, CriteoLine("what"), CriteoLine(""), unlabelled}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto found,
                                 ReadText(schema, absl::StrCat(text, "\n", text, "\n\n")));
     ASSERT_EQ(found.size(), 2u) << text;

@@ -143,9 +143,7 @@ TEST_P(StoreOfKindTest, ASnapshotIsCheckedVerifiedAndRead) {
   const auto is_another =
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is another one"));
   EXPECT_THAT(OpenSnapshot(kind_, where), is_another);
-  {
-    EXPECT_THAT(CheckSnapshot(kind_, where), is_another);
-  }
+  { EXPECT_THAT(CheckSnapshot(kind_, where), is_another); }
 }
 
 TEST(StoreKindTest, AnUnknownNameListsTheKindsOfTheBuild) {

@@ -775,9 +775,8 @@ TEST_P(RowStoreContractTest, ASnapshotIsReadWhileItsStoreIsOpenAndWrittenTo) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap expected, Dump(*store));
   HOTROW_ASSERT_OK(store->PrepareSnapshot(7));
   HOTROW_ASSERT_OK(store->CommitSnapshot(7));
-  SnapshotReaderOptions options = {.path = dir_,
-                                   .snapshot = 7,
-                                   .env = GetParam().uses_env ? &env_ : nullptr};
+  SnapshotReaderOptions options = {
+      .path = dir_, .snapshot = 7, .env = GetParam().uses_env ? &env_ : nullptr};
   std::atomic<bool> done = false;
   std::thread reads([&] {
     for (int time = 0; time < ForSanitizer(12, 4); ++time) {

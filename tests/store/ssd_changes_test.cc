@@ -49,8 +49,7 @@ absl::Status Put(RowStore& store, const RowKey& key, uint64_t version) {
 
 absl::StatusOr<std::unique_ptr<SnapshotChanges>> Open(Env& env, SnapshotId parent,
                                                       SnapshotId child) {
-  return OpenSnapshotChanges(StoreKind::kSsd,
-                             {.path = "/store", .snapshot = child, .env = &env},
+  return OpenSnapshotChanges(StoreKind::kSsd, {.path = "/store", .snapshot = child, .env = &env},
                              {.snapshot = parent});
 }
 

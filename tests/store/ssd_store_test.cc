@@ -1589,8 +1589,7 @@ TEST(SsdSnapshotReaderTest, KeepsWhatItReadsWhenItsSnapshotIsDropped) {
         }));
     return rows;
   };
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto reader,
-                              OpenSsdSnapshot({.path = options.path, .snapshot = 1}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto reader, OpenSsdSnapshot({.path = options.path, .snapshot = 1}));
   HOTROW_ASSERT_OK(store->DropSnapshot(1));
   // More than the disk holds.
   for (uint64_t version = 2; version < 30; ++version) HOTROW_ASSERT_OK(write(version));
