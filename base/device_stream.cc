@@ -333,7 +333,8 @@ void FreePinned(void* data, int64_t bytes) {
 
 namespace {
 absl::Status NoCuda() {
-  return absl::FailedPreconditionError("no usable GPU: this build has no CUDA");
+  return absl::FailedPreconditionError(
+      "no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 }
 }  // namespace
 
