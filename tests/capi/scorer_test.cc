@@ -196,13 +196,18 @@ TEST_P(CapiScorerTest, LinesHaveTheBitsOfTheCppScorer) {
             HOTROW_OK)
       << hotrow_error_message();
   ExpectSameBits(found, expected);
-  // With the end that a file's lines have.
-  const std::string with_end = lines[0] + "\r\n";
-  const char* const one[] = {with_end.c_str()};
-  std::vector<float> first(static_cast<size_t>(scorer_->num_tasks()), -7);
-  const hotrow_matrix first_out = Matrix(first, 1, scorer_->num_tasks());
-  ASSERT_EQ(hotrow_scorer_score_lines(handle.scorer, one, nullptr, 1, &first_out), HOTROW_OK);
-  ExpectSameBits(first, {expected.begin(), expected.begin() + scorer_->num_tasks()});
+  // With the ends that a file's lines have.
+  std::vector<std::string> of_file = lines;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    of_file[i] += "\r\n";
+    ended[i] = of_file[i].c_str();
+  }
+  found.assign(expected.size(), -7);
+  ASSERT_EQ(
+      hotrow_scorer_score_lines(handle.scorer, ended.data(), nullptr, std::ssize(lines), &out),
+      HOTROW_OK)
+      << hotrow_error_message();
+  ExpectSameBits(found, expected);
 }
 
 // One user with all samples of a batch as candidates, against the C++ scorer with the same arrays.

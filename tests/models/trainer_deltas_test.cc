@@ -396,7 +396,7 @@ TEST(TrainerDeltasTest, AnEmptyDirectoryIsBegunAndADamagedLinkIsNamed) {
   std::filesystem::create_directories(dir + "/volume");
   std::filesystem::create_directory_symlink(dir + "/volume", dir + "/chain");
   TrainerOptions options = Options(dir);
-  options.resume = true;
+  options.checkpoint_in_background = false;  // so that no link is left out
   HOTROW_ASSERT_OK(Train(options, 1));
   ExpectChainIsTheEnd(dir);
   EXPECT_TRUE(std::filesystem::is_symlink(dir + "/chain"));
