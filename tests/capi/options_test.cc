@@ -206,9 +206,9 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   in.rows_dir = "/rows";
   const auto options = TakeScorerOptions(&in);
   ASSERT_TRUE(options.ok()) << options.status();
-  // budget, create_model and env are for programs in C++.
+  // budget, create_model, env and stop are for programs in C++.
   const auto& [model, memory_bytes, rows_dir, budget, rows, store_bytes, max_concurrency,
-               max_batch_size, precision, create_model, env] = *options;
+               max_batch_size, precision, create_model, env, stop] = *options;
   EXPECT_EQ(model, "/model");
   EXPECT_EQ(memory_bytes, 3);
   EXPECT_EQ(rows_dir, "/rows");
@@ -220,6 +220,7 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   EXPECT_EQ(precision, DensePrecision::kBf16);
   EXPECT_FALSE(create_model);
   EXPECT_EQ(env, nullptr);
+  EXPECT_EQ(stop, nullptr);
 
   hotrow_scorer_options_default(&in, sizeof(in));
   in.model = "/model";
