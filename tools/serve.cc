@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/machine_limits.h"
 #include "base/status_macros.h"
 #include "base/tcp_socket.h"
 #include "base/thread.h"
@@ -210,8 +211,7 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   BatcherOptions& batches = options.service.batches;
   if (batches.instances == 0) {
-    batches.instances =
-        static_cast<int32_t>(std::clamp<unsigned>(std::thread::hardware_concurrency(), 1, 1024));
+    batches.instances = std::min(UsableProcessors(), 1024);
   }
   batches.batch_samples_max = options.scorer.max_batch_size;
   options.scorer.max_concurrency = batches.instances;

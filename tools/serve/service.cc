@@ -4,7 +4,6 @@
 #include <chrono>
 #include <limits>
 #include <new>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/exposition.h"
+#include "base/machine_limits.h"
 #include "base/own_status.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
@@ -118,7 +118,7 @@ absl::Status ServiceOptions::Validate() const {
 ScoringService::ScoringService(const ServiceOptions& options, ScorerSource source)
     : options_(options),
       source_(std::move(source)),
-      parsers_(std::max<std::ptrdiff_t>(2, std::thread::hardware_concurrency())) {}
+      parsers_(std::max<std::ptrdiff_t>(2, UsableProcessors())) {}
 
 ScoringService::~ScoringService() { Stop(); }
 
