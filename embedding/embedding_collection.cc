@@ -370,7 +370,8 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection::Impl>> EmbeddingCollection::
   impl->prefetcher = std::make_unique<Prefetcher>(impl->options, impl->plan, ctx, impl->tiers.get(),
                                                   impl->shuffle.get(), impl->device_keys.get(),
                                                   std::move(id_lane));
-  HOTROW_RETURN_IF_ERROR(impl->prefetcher->status());
+  // Here, before the lanes of `impl` leave the job and that is what others hear.
+  HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->prefetcher->status()));
   return impl;
 }
 
