@@ -236,7 +236,7 @@ function(hotrow_install_package)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright
           COMPONENT programs)  # the name under which Debian looks for it
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs
-          FILES_MATCHING PATTERN "*.md")
+          FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
   # --- cpack ------------------------------------------------------------------------------------------
   set(CPACK_GENERATOR DEB)

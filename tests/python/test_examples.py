@@ -29,6 +29,23 @@ def criteo_file(path, samples):
             file.write("\t".join([str(label), *counts, *words]) + "\n")
 
 
+class ReadmeTest(unittest.TestCase):
+    def test_its_example_keeps_rows_from_one_run_to_the_next(self):
+        with open(os.path.join(EXAMPLES, "..", "README.md"), encoding="utf-8") as page:
+            code = page.read().split("```python\n")[1].split("```")[0]
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            for _ in range(2):
+                exec(code, {})
+        first, again = out.getvalue().splitlines()
+        self.assertRegex(first, r"^\d{5} rows$")
+        self.assertEqual(again, first)
+
+
 class ExamplesTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
