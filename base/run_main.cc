@@ -17,7 +17,7 @@ namespace hotrow {
 namespace {
 
 constexpr int kExitError = 1;
-constexpr rlim_t kStackBytesMin = 1 << 20;
+constexpr rlim_t kStackBytesMin = 512 << 10;
 
 // Of the terminate handler, which gets no argument.
 const char* program_name = "hotrow";
@@ -80,7 +80,7 @@ int RunMain(const char* program, absl::FunctionRef<int()> body) {
   // Beyond the end of its stack a thread dies of SIGSEGV.
   struct rlimit stack;
   if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < kStackBytesMin) {
-    PrintError("the stack of a thread may have less than 1 MiB; ",
+    PrintError("the stack of a thread may have less than 512 KiB; ",
                "raise that limit (ulimit -s 8192)");
     return kExitError;
   }
