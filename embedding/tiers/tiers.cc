@@ -132,6 +132,7 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
 }
 
 absl::Status Tiers::CheckRoomForNew() {
+  const std::lock_guard lock(room_mutex_);
   std::vector<SsdStore::RowsToCome> to_come;
   std::vector<int64_t> made;
   size_t at = 0;
@@ -219,11 +220,20 @@ absl::Status Tiers::Read(const ExecContext& ctx, const TableKeys& keys, std::byt
 }
 
 absl::Status Tiers::Flush() {
-  for (Width& width : widths_) {
-    HOTROW_RETURN_IF_ERROR(width.table->Flush());
-    width.new_rows = 0;
-  }
+  HOTROW_RETURN_IF_ERROR(FlushCaches());
   return store_.store->Flush();
+}
+
+absl::Status Tiers::FlushCaches() {
+  for (Width& width : widths_) {
+    std::unique_lock lock(room_mutex_);
+    const int64_t written = width.new_rows;  // rows that are made meanwhile may not be
+    lock.unlock();
+    HOTROW_RETURN_IF_ERROR(width.table->Flush());
+    lock.lock();
+    width.new_rows -= written;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Tiers::Erase(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys) {
@@ -236,11 +246,7 @@ absl::Status Tiers::Erase(const ExecContext& ctx, int32_t table, std::span<const
 absl::Status Tiers::Write(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys,
                           std::span<const std::byte* const> rows) {
   // These go past the cache. What it has yet to write comes first, so that it still finds room.
-  for (Width& width : widths_) {
-    if (store_.ssd == nullptr) break;
-    HOTROW_RETURN_IF_ERROR(width.table->Flush());
-    width.new_rows = 0;
-  }
+  if (store_.ssd != nullptr) HOTROW_RETURN_IF_ERROR(FlushCaches());
   for (const Width& width : widths_) {
     if (table < width.last_table) return width.table->Write(ctx, keys, rows);
   }

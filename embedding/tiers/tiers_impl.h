@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -135,6 +136,8 @@ class Tiers final : public SnapshotRows {
   // Refuses new rows that the store would have no room for, before the cache has them: it could
   // never write them, and with them neither checkpoint nor erase. Of Fetch.
   absl::Status CheckRoomForNew();
+  // Writes what the caches have, beside the pipeline's Fetch.
+  absl::Status FlushCaches();
 
   // The part of a step's array that is of one width class. Keys: with table_offsets.
   template <typename Keys, typename T>
@@ -151,6 +154,7 @@ class Tiers final : public SnapshotRows {
   std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
   std::vector<Width> widths_;
+  std::mutex room_mutex_;  // of Width::new_rows
   std::vector<bool> frozen_;  // by the number of a table: no row of it is ever written
 
   // Of Fetch.
