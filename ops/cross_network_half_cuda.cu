@@ -121,7 +121,6 @@ absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
   HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::OfStream(GemmPrecisionOf(format_), stream));
   HOTROW_RETURN_IF_ERROR(beside_.Init(gemm_, shape_.layers.size(), stream));
   const int64_t batch = shape_.max_batch_size;
-  const int64_t width = shape_.width;
   layers_.resize(shape_.layers.size());
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
