@@ -13,7 +13,8 @@ absl::Status UsableGpu() {
 #if HOTROW_HAVE_CUDA
   return CheckUsableGpu();
 #else
-  return absl::FailedPreconditionError("no usable GPU: this build has no CUDA");
+  return absl::FailedPreconditionError(
+      "no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 #endif
 }
 
