@@ -34,6 +34,7 @@
 #include "absl/strings/str_split.h"
 #include "base/buffer.h"
 #include "base/flag_set.h"
+#include "base/run_main.h"
 #include "base/status_macros.h"
 #include "comm/create_communicator.h"
 #include "comm/mpi_communicator.h"
@@ -53,7 +54,6 @@
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
 #include "base/device_memory.h"
-#include "base/run_main.h"
 #include "comm/rank_environment.h"
 #endif
 
