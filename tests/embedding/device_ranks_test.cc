@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -484,14 +485,18 @@ TEST_P(DeviceRanksTest, ARankWithoutRoomEndsTheJobAndIsNamed) {
 
 TEST_P(DeviceRanksTest, NoEvaluationWhileRowsTravel) {
   if (ranks() != 2) GTEST_SKIP() << "two ranks are enough";
+  // Both are behind the call before: what one is refused then ends the job.
+  std::barrier<> both(2);
   ExpectAllOk(
       Run([](int) { return WithDeviceCache(TwoWidths(), 2); },
-          [](EmbeddingCollection& tables, int, const DeviceStream& stream) -> absl::Status {
+          [&both](EmbeddingCollection& tables, int, const DeviceStream& stream) -> absl::Status {
             const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
             RankFloats floats(stream);
             HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
             HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output, floats.Output(tables, 8));
-            HOTROW_RETURN_IF_ERROR(step.BeginLookup());
+            const absl::Status begun = step.BeginLookup();
+            both.arrive_and_wait();
+            HOTROW_RETURN_IF_ERROR(begun);
             EXPECT_THAT(tables.Evaluate(batch.view(), output),
                         StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginLookup")));
             return absl::OkStatus();  // an error of several ranks is final

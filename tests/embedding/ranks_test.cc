@@ -495,16 +495,20 @@ TEST(RanksTest, ARankThatLeavesIsNamed) {
 
 // The gradients of the step are on their way in the memory that rows of a lookup would go to.
 TEST(RanksTest, NoLookupBehindBeginUpdate) {
+  // Both are behind the call before: what one is refused then ends the job.
+  std::barrier<> both(2);
   ExpectAllOk(OnRanks(
       2, 1, [](int) { return TwoWidths(); },
-      [](EmbeddingCollection& tables, int) -> absl::Status {
+      [&both](EmbeddingCollection& tables, int) -> absl::Status {
         const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
         std::vector<float> output(static_cast<size_t>(8 * tables.pooled_dim()));
         HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
         HOTROW_RETURN_IF_ERROR(
             step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
-        HOTROW_RETURN_IF_ERROR(
-            step.BeginUpdate({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
+        const absl::Status begun =
+            step.BeginUpdate({.pooled = test::RowsOf(tables, step.batch_size(), output)});
+        both.arrive_and_wait();
+        HOTROW_RETURN_IF_ERROR(begun);
         EXPECT_THAT(step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}),
                     StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginUpdate")));
         EXPECT_THAT(step.BeginLookup(),
@@ -514,13 +518,16 @@ TEST(RanksTest, NoLookupBehindBeginUpdate) {
 }
 
 TEST(RanksTest, NoEvaluationWhileRowsTravel) {
+  std::barrier<> both(2);  // as above
   ExpectAllOk(OnRanks(
       2, 1, [](int) { return TwoWidths(); },
-      [](EmbeddingCollection& tables, int) -> absl::Status {
+      [&both](EmbeddingCollection& tables, int) -> absl::Status {
         const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
         std::vector<float> output(static_cast<size_t>(8 * tables.pooled_dim()));
         HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
-        HOTROW_RETURN_IF_ERROR(step.BeginLookup());
+        const absl::Status begun = step.BeginLookup();
+        both.arrive_and_wait();
+        HOTROW_RETURN_IF_ERROR(begun);
         EXPECT_THAT(tables.Evaluate(batch.view(),
                                     {.pooled = test::RowsOf(tables, batch.batch_size, output)}),
                     StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginLookup")));
