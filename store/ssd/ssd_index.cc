@@ -781,9 +781,10 @@ int64_t SsdIndex::Erase(std::span<const RowKey> keys, OnErase on_erase) {
 }
 
 int64_t SsdIndex::BytesMax(int64_t more_rows) const {
-  // See Size in the header.
+  // See Size in the header. Large partitions are of four sizes at any time, so that together they
+  // are filled to their mean.
   constexpr int64_t kLargePartitionRows = 14000;
-  constexpr double kFillLarge = 0.92;
+  constexpr double kFillLarge = 0.945;
   constexpr double kFillSmall = 0.78;
   constexpr int64_t kPageBytes = 4096;
   const int64_t rows = this->rows() + more_rows;
