@@ -798,7 +798,11 @@ int64_t SsdIndex::BytesMax(int64_t more_rows) const {
   const double fill = rows / partitions > kLargePartitionRows ? kFillLarge : kFillSmall;
   const int64_t partition_bytes =
       RoundUp(static_cast<int64_t>(rows / fill * slot_bytes) / partitions + 1, kPageBytes);
-  // One of them stands beside the one that takes its place.
+  // One of them stands beside the one that takes its place. Below this fill none but that grows.
+  constexpr double kFillNoneGrows = 0.95;
+  if (static_cast<double>(rows) <= kFillNoneGrows * static_cast<double>(slots)) {
+    return bytes() + partition_bytes;
+  }
   return partitions_bytes_ + std::max(buckets_bytes, partitions * partition_bytes) +
          partition_bytes;
 }
