@@ -59,10 +59,12 @@ absl::Status DeviceGraph::Launch(const ExecContext& ctx) const {
 
 absl::StatusOr<DeviceGraph> DeviceGraph::Capture(
     const ExecContext&, absl::FunctionRef<absl::Status(const ExecContext&)>) {
-  return absl::UnimplementedError("DeviceGraph: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
+  return absl::UnimplementedError(
+      "DeviceGraph: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 }
 absl::Status DeviceGraph::Launch(const ExecContext&) const {
-  return absl::UnimplementedError("DeviceGraph: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
+  return absl::UnimplementedError(
+      "DeviceGraph: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 }
 
 #endif

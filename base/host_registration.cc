@@ -50,7 +50,8 @@ void HostRegistration::Release() {
 
 absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void*, int64_t bytes) {
   if (device == Device::kCpu || bytes == 0) return HostRegistration();
-  return absl::FailedPreconditionError("no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
+  return absl::FailedPreconditionError(
+      "no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 }
 
 void HostRegistration::Release() { data_ = nullptr; }

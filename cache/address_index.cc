@@ -36,7 +36,8 @@ int64_t AddressBucketsFor(int64_t budget_bytes, Device device) {
 
 #if !HOTROW_HAVE_CUDA
 absl::StatusOr<std::unique_ptr<AddressIndex>> CreateCudaAddressIndex(int64_t) {
-  return absl::FailedPreconditionError("no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
+  return absl::FailedPreconditionError(
+      "no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 }
 #endif
 

@@ -70,7 +70,8 @@ RowCacheStats SizeOf(const Geometry& geometry, int64_t row_bytes, Device device)
 
 #if !HOTROW_HAVE_CUDA
 absl::StatusOr<std::unique_ptr<RowCache>> CreateCudaRowCache(const RowCacheOptions&) {
-  return absl::FailedPreconditionError("no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
+  return absl::FailedPreconditionError(
+      "no usable GPU: this build has no CUDA; configure with -DHOTROW_CUDA=ON");
 }
 #endif
 

@@ -104,7 +104,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::deque<EmbeddingStep::Impl*> outstanding;
   // Memory for steps to come, that which was used least lately first.
   std::deque<std::unique_ptr<EmbeddingStep::Impl>> free_steps;
-  TrainedRows trained;                                           // of Update
+  TrainedRows trained;  // of Update
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;

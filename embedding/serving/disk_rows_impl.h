@@ -54,7 +54,7 @@ class DiskRows {
     int32_t readers = 1;
     int64_t keys_max = 0;                           // of a Fetch, at least 1
     std::shared_ptr<const std::atomic<bool>> stop;  // as of ServingTablesOptions
-    BudgetShare* share = nullptr;  // outlives this
+    BudgetShare* share = nullptr;                   // outlives this
   };
 
   // What one call needs; reused. One thread at a time.

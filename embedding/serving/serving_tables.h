@@ -61,7 +61,7 @@ struct ServingTablesOptions {
   int32_t readers = 1;  // Scratches that are in use at once, each with its buffers
   // What the caller has for each of them, of the budget as well: ScratchBytes, and its own.
   int64_t reader_bytes = 0;
-  Env* env = nullptr;   // of these files; not owned; null: the real file system
+  Env* env = nullptr;  // of these files; not owned; null: the real file system
   // True ends what adds or changes rows, at the next one, with Cancelled; null: nothing does.
   std::shared_ptr<const std::atomic<bool>> stop;
 

@@ -154,7 +154,7 @@ class Tiers final : public SnapshotRows {
   std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
   std::vector<Width> widths_;
-  std::mutex room_mutex_;  // of Width::new_rows
+  std::mutex room_mutex_;     // of Width::new_rows
   std::vector<bool> frozen_;  // by the number of a table: no row of it is ever written
 
   // Of Fetch.

@@ -14,9 +14,9 @@ struct CompactChainOptions {
   std::string chain;  // its directory
   // Deltas before the new base that stay, for followers that have not applied them yet.
   int64_t keep = 0;
-  int64_t shard_bytes = int64_t{1} << 30;     // as in ApplyChainOptions
-  int64_t memory_bytes = int64_t{256} << 20;  // as in ApplyChainOptions
-  Env* env = nullptr;                         // not owned; null: the real file system
+  int64_t shard_bytes = int64_t{1} << 30;             // as in ApplyChainOptions
+  int64_t memory_bytes = int64_t{256} << 20;          // as in ApplyChainOptions
+  Env* env = nullptr;                                 // not owned; null: the real file system
   std::function<void(const std::string& note)> tell;  // as in ApplyChainOptions
 };
 

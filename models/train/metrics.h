@@ -11,9 +11,9 @@ namespace hotrow {
 // The quality of a set of predictions.
 struct CtrMetrics {
   int64_t samples = 0;
-  double auc = 0;      // exact; NaN when a class is missing, since there is none then
-  double logloss = 0;  // mean, natural logarithm
-  double ne = 0;       // logloss / entropy of the base rate (He et al. 2014); NaN likewise
+  double auc = 0;          // exact; NaN when a class is missing, since there is none then
+  double logloss = 0;      // mean, natural logarithm
+  double ne = 0;           // logloss / entropy of the base rate (He et al. 2014); NaN likewise
   double calibration = 0;  // sum of predictions / sum of labels; NaN without positives
 };
 
