@@ -365,10 +365,10 @@ TEST(RowCacheTest, FindRowsCopiesRowsAndLeavesMissesAlone) {
 
 TEST(RowCacheTest, ABatchLargerThanTheCacheFillsItAndReportsTheRest) {
   const auto cache = CacheOfBuckets(2, CachePolicy::kLru);
-  const Batch batch(*cache, kSerial, KeyRange(0, 500));
-  EXPECT_EQ(batch.Count(Placement::kFilled), 96);  // 64 ways and 32 of overflow
-  EXPECT_EQ(batch.Count(Placement::kNoRoom), 404);
-  EXPECT_EQ(StatsOf(*cache).no_room, 404);
+  const Batch batch(*cache, kSerial, KeyRange(0, 5000));  // more than a chunk of the sort
+  EXPECT_EQ(batch.Count(Placement::kFilled), 96);         // 64 ways and 32 of overflow
+  EXPECT_EQ(batch.Count(Placement::kNoRoom), 4904);
+  EXPECT_EQ(StatsOf(*cache).no_room, 4904);
   EXPECT_EQ(StatsOf(*cache).overflow_inserts, 32);
   EXPECT_EQ(StatsOf(*cache).evictions, 0);
   // The first come are the first served.
