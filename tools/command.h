@@ -36,6 +36,7 @@ extern const Command kCompactCommand;
 extern const Command kExportCommand;
 extern const Command kImportCommand;
 extern const Command kInspectCommand;
+extern const Command kPackCommand;
 extern const Command kPlanCommand;
 extern const Command kQuantizeCommand;
 extern const Command kScoreCommand;

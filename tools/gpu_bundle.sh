@@ -54,12 +54,12 @@ cmake --preset bundle -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$archs" -DCMAKE_CU
   >"$build/configure.log" 2>&1 || { cat "$build/configure.log" >&2; fail "CMake failed; its messages are above"; }
 # What lies here afterwards is what the target gpu_tests makes: every test with the label gpu.
 rm -rf "$build/bin/tests"
-cmake --build "$build" -j "$jobs" --target gpu_tests "${programs[@]}"
+cmake --build "$build" -j "$jobs" --target gpu_tests gpu_timeline "${programs[@]}"
 
 # --- Collect --------------------------------------------------------------------------------------------
 # The C library belongs to the machine, libcuda to its driver; these come from a Python package there.
 is_system() { [[ $1 =~ ^(ld-linux[-a-z0-9_]*|lib(c|m|dl|rt|pthread|resolv|util|anl|mvec|cuda))\.so(\.[0-9]+)*$ ]]; }
-is_cuda_library() { [[ $1 =~ ^lib(cublas|cublasLt|nccl)\.so(\.[0-9]+)*$ ]]; }
+is_cuda_library() { [[ $1 =~ ^lib(cublas|cublasLt|cupti|nccl)\.so(\.[0-9]+)*$ ]]; }
 needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 
 new=$build/package/$(basename "$out")
@@ -69,8 +69,9 @@ for program in "${programs[@]}"; do
   cp "$build/bin/$program" "$new/bin/"
 done
 cp "$build"/bin/tests/* "$new/bin/tests/"
+cp "$build/bin/libgpu_timeline.so" "$new/lib/"
 mapfile -t binaries < <(find "$new/bin" -type f | sort)
-strip "${binaries[@]}"
+strip "${binaries[@]}" "$new/lib/libgpu_timeline.so"
 
 # Every shared library that is left, oneDNN above all, and what those need in turn. The C++ runtime is one of them: oneDNN
 # and NCCL need it as a shared library, and one process should have one.
@@ -98,6 +99,7 @@ for file in "${binaries[@]}"; do
   done
   printf '%s\n' "${file#"$new/bin/"} ${wanted[*]-}"
 done >"$new/lib/cuda_libraries.txt"
+needed "$new/lib/libgpu_timeline.so" | sed -n '/^libcupti/s/^/gpu_timeline /p' >>"$new/lib/cuda_libraries.txt"
 
 cp tools/gpu_bundle/run tools/gpu_bundle/run-gpu-tests tools/gpu_check.sh tools/gpu_check.py bench/peers/torch_peers.py "$new/"
 

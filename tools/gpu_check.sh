@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# What the first minutes on a GPU are for, in three stages of at most nine minutes each. docs/gpu.md tells how to use it.
-#   gpu_check.sh smoke|bench|train [--bundle=DIR] [--out=DIR] [--toy] [--only=STEP,...] [--seconds=N]
-# smoke: does everything run, and right: device, libraries, limits, products, tests, compute-sanitizer, dlrm.
-# bench: gpu_bench, and PyTorch on the same shapes and ids.
-# train: DLRM of MLPerf's sizes beside PyTorch, every model beside the CPU, and profiles of the kernels that matter.
+# What a GPU that is lent for fifteen minutes is for, in three stages of at most four minutes each, and what it is for when
+# there is more time. docs/gpu.md tells how to use it.
+#   gpu_check.sh smoke|bench|train|more [--bundle=DIR] [--out=DIR] [--toy] [--only=STEP,...] [--seconds=N]
+# smoke: does everything run, and right: device, libraries, all tests, dlrm beside the CPU and over an SSD.
+# bench: gpu_bench: a training step, finds and inserts, row and dense ops, tiers, the plans of products.
+# train: DLRM of MLPerf's sizes end to end, its timeline, PyTorch beside it, profiles of the kernels that matter.
+# more: compute-sanitizer, limits of products and bus, PyTorch's ops, every model beside the CPU; nine minutes.
 # --bundle: an unpacked bundle, or a build folder (default: the folder that this lies in, else ./bundle).
 # --out: gets a log, result.json, reports and profiles as they are made (default: gpu_check-STAGE; no spaces in its name).
-# --only: these steps. --toy: sizes for an emulated GPU.
+# --only: these steps. --toy: sizes for an emulated GPU. --seconds: what is not done by then is left out, with a row.
 # A table of at most 40 lines comes last; the exit status is 0 if and only if every check held.
 set -uo pipefail
 self=$(dirname "$(readlink -f "$0")")
-usage() { sed -n '2,11s/^# *//p' "$0"; }
+usage() { sed -n '2,13s/^# *//p' "$0"; }
 fail() { printf 'gpu_check: %s\n' "$*" >&2; exit 2; }
 
 stage=
@@ -18,10 +20,10 @@ bundle=
 out=
 toy=0
 only=
-limit=540
+limit=
 for argument in "$@"; do
   case $argument in
-    smoke | bench | train) stage=$argument ;;
+    smoke | bench | train | more) stage=$argument ;;
     --bundle=*) bundle=${argument#*=} ;;
     --out=*) out=${argument#*=} ;;
     --toy) toy=1 ;;
@@ -31,7 +33,8 @@ for argument in "$@"; do
     *) usage >&2; fail "$argument: is neither a stage nor an option" ;;
   esac
 done
-[[ -n $stage ]] || { usage >&2; fail "name a stage: smoke, bench or train"; }
+[[ -n $stage ]] || { usage >&2; fail "name a stage: smoke, bench, train or more"; }
+[[ -n $limit ]] || limit=$([[ $stage == more || $toy -eq 1 ]] && echo 540 || echo 240)
 [[ $limit =~ ^[1-9][0-9]*$ ]] || fail "--seconds=$limit: takes a whole number"
 if [[ -z $bundle ]]; then
   bundle=$self
@@ -148,8 +151,6 @@ step_libraries() {
     row libraries yes "$(paste -sd ' ' "$details/libraries.log")" "$took"
   fi
 }
-step_limits() { bench limits 90 --only=copy,bus,gemm; }
-step_cache() { bench cache 60 --only=find,insert; }
 
 # test_rows NAME SECONDS ARGUMENT ...: run-gpu-tests, a row for each binary.
 test_rows() {
@@ -187,30 +188,10 @@ test_rows() {
   [[ $status -ne 0 || $tested -gt 0 ]] || row "$name" no "no test ran: the filter matches none"
   return $status
 }
-race_filter='*RowCacheCudaRaceTest*'
-step_races() { test_rows races 100 --filter="$([[ $toy -eq 1 ]] && echo '*RowCacheCudaRaceTest*/0' || echo "$race_filter")" --timeout=$((90 * patience)) cache_cuda_test; }
 step_tests() {
-  local filter="*-$race_filter"
-  [[ $toy -eq 1 ]] && filter='*EmptyBatch*:*NoRows*:*NoItems*:*AnEmpty*:*AreFine*:GpuBenchCliTest.S*:DlrmGpuCliTest.R*'
-  test_rows tests 200 --filter="$filter" --timeout=$((80 * patience)) --jobs=4
-}
-# One shape of each op: the sanitizer makes a kernel 10 to 100 times slower.
-step_sanitizer() {
-  if ! PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer >/dev/null; then
-    row memcheck absent "not run: compute-sanitizer is not on this machine"
-    return
-  fi
-  local ops='GatherRowsCudaTest.AsOnTheCpu:ScatterRowsCudaTest.AsOnTheCpu:UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*:PooledLookupCudaTest.LongBags:GradientSegmentSumCudaTest.OneHugeRow:SparseUpdateCudaTest.AnyNumberOfRows:RowInitCudaTest.SameBits*:RowCodecCudaTest.*:BceLossCudaTest.ABadLabel*:DotInteractionCudaTest.*:DropoutCudaTest.DropsWhat*:DenseOptimizerCudaTest.*:MlpCudaTest.AnEmpty*:CrossNetworkCudaTest.ANan*:OuterProductCudaTest.*:CinProductsCudaTest.*:BatchNormCudaTest.*:GatedExpertsCudaTest.*:CrossingCudaTest.*:TargetAttentionCudaTest.*:LossScaleCudaTest.*'
-  local cache='RowCacheCudaTest.RowsOfEveryWidth*:RowCacheCudaTest.HitsOfABatch*:RowCacheCudaTest.Abandon*:*BucketCudaTest*'
-  local scans='UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*'
-  if [[ $toy -eq 1 ]]; then
-    ops=RowCodecCudaTest.NoRows:UniqueCudaTest.EdgeCases
-    cache=RowCacheCudaTest.AbandonEmpties*
-    scans=PartitionCudaTest.NoItems*
-  fi
-  test_rows memcheck 100 --sanitizer=memcheck --filter="$ops:$cache" --timeout=$((90 * patience)) --jobs=2 ops_cuda_test cache_cuda_test
-  test_rows synccheck 40 --sanitizer=synccheck --filter="$scans" --timeout=$((35 * patience)) ops_cuda_test
-  test_rows racecheck 60 --sanitizer=racecheck --filter="$scans" --timeout=$((55 * patience)) ops_cuda_test
+  local filter='*'
+  [[ $toy -eq 1 ]] && filter='*EmptyBatch*:*NoRows*:*NoItems*:*AnEmpty*:*AreFine*:GpuBenchCliTest.S*:DlrmGpuCliTest.R*:*RowCacheCudaRaceTest*/0'
+  test_rows tests 120 --filter="$filter" --timeout=$((90 * patience)) --jobs=$([[ $toy -eq 1 ]] && echo 4 || echo 8)
 }
 # Equal seeds: a GPU learns what the CPU learns, and its bits repeat, whatever lies below it.
 step_dlrm() {
@@ -233,20 +214,23 @@ step_dlrm() {
 }
 
 # --- bench ----------------------------------------------------------------------------------------------
-step_find() { bench find 120 --only=find,insert,load; }
-step_ops() { bench ops 90 --only=unique,partition,lookup,gradient_sum,update --ids="$out/ids"; }
-step_bus() { bench bus 80 --only=bus,host_gather,staging; }
-step_gemm() { bench gemm 90 --only=gemm,plans; }
-step_dense() { bench dense 120 --only=copy,dense; }
-step_step() { bench step 90 --only=copy,step; }
-# The tables have the size of the target; with less memory than that it says so and fails.
+# The limits that parts are compared with are measured beside them.
+step_step() { bench step 60 --only=copy,step; }
+step_find() { bench find 60 --only=copy,gather,find,insert "${find_sizes[@]}"; }
+step_ops() { bench ops 40 --only=copy,unique,partition,lookup,gradient_sum,update; }
+step_dense() { bench dense 50 --only=copy,dense; }
+step_plans() { bench plans 40 --only=plans; }
 step_tiers() {
-  local host=(--host_bytes=8GiB)
+  local host=(--quick)
   [[ $toy -eq 1 ]] && host=()
   mkdir -p "$details/ssd"
-  bench tiers 150 --only=tiers --path="$details/ssd" "${host[@]}"
+  bench tiers 60 --only=bus,tiers --path="$details/ssd" "${host[@]}"
   rm -rf "$details/ssd"
 }
+
+# --- more -----------------------------------------------------------------------------------------------
+step_bus() { bench bus 80 --only=bus,host_gather,staging; }
+step_gemm() { bench gemm 60 --only=gemm; }
 have_torch() {
   if ! "$torch_python" -c 'import torch' 2>"$details/torch.error"; then
     row peers absent "no torch here: $(last_line "$details/torch.error")"
@@ -263,8 +247,9 @@ have_torch() {
 }
 step_peers() {
   have_torch || return
+  bench ops 40 --only=copy,unique,lookup,gradient_sum --ids="$out/ids"
   if [[ ! -s $out/ids ]]; then
-    row peers no "not run: gpu_bench wrote no ids (step ops)"
+    row peers no "not run: gpu_bench wrote no ids"
     return
   fi
   rm -f "$out/peers.json"
@@ -273,37 +258,23 @@ step_peers() {
   rm -f "$out/ids"
 }
 
-# --- train ----------------------------------------------------------------------------------------------
-# Two runs of one seed, of one epoch and of two: the difference is the second, in which no row is made.
-train_at() {  # train_at BATCH STEPS PRECISION [FLAG ...]
-  local batch=$1 steps=$2 precision=$3 name=train_$1_$3${4:+_other}
-  shift 3
-  local flags=(--data=synthetic:tables=26,rows=1M,samples=$((batch * steps)),valid=$batch,test=$batch,zipf=1.05 --embedding_dim=128
-    --dense_arch_layer_sizes=512-256-128 --over_arch_layer_sizes=1024-1024-512-256-1 --batch_size="$batch" --seed=7
-    --optimizer=sgd --dense_optimizer=sgd --learning_rate=0.01 --dense_learning_rate=0.01 --prefetch_depth=2
-    --device=cuda --device_cache_bytes=20GiB --store_bytes=32GiB)
-  if [[ $toy -eq 1 ]]; then
-    flags=(--data=synthetic:tables=3,rows=200,dense=2,samples=$((batch * steps)),valid=$batch,test=$batch --embedding_dim=8
-      --dense_arch_layer_sizes=16-8 --over_arch_layer_sizes=16-1 --batch_size="$batch" --seed=7 --threads=1
-      --optimizer=sgd --dense_optimizer=sgd --learning_rate=0.01 --dense_learning_rate=0.01
-      --device=cuda --device_cache_bytes=min --store_bytes=64MiB)
+# One shape of each op: the sanitizer makes a kernel 10 to 100 times slower.
+step_sanitizer() {
+  if ! PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer >/dev/null; then
+    row memcheck absent "not run: compute-sanitizer is not on this machine"
+    return
   fi
-  flags+=(--precision="$precision" "$@")
-  dlrm "${name}_1" 100 "${flags[@]}" --epochs=1 && dlrm "${name}_2" 140 "${flags[@]}" --epochs=2 &&
-    keep train --check "dlrm, batch $batch, $precision${1:+, $*}" --precision "$precision" --seconds "$took" \
-      --first "$details/${name}_1.json" --report "$details/${name}_2.json"
-}
-step_train() {
+  local ops='GatherRowsCudaTest.AsOnTheCpu:ScatterRowsCudaTest.AsOnTheCpu:UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*:PooledLookupCudaTest.LongBags:GradientSegmentSumCudaTest.OneHugeRow:SparseUpdateCudaTest.AnyNumberOfRows:RowInitCudaTest.SameBits*:RowCodecCudaTest.*:BceLossCudaTest.ABadLabel*:DotInteractionCudaTest.*:DropoutCudaTest.DropsWhat*:DenseOptimizerCudaTest.*:MlpCudaTest.AnEmpty*:CrossNetworkCudaTest.ANan*:OuterProductCudaTest.*:CinProductsCudaTest.*:BatchNormCudaTest.*:GatedExpertsCudaTest.*:CrossingCudaTest.*:TargetAttentionCudaTest.*:LossScaleCudaTest.*'
+  local cache='RowCacheCudaTest.RowsOfEveryWidth*:RowCacheCudaTest.HitsOfABatch*:RowCacheCudaTest.Abandon*:*BucketCudaTest*'
+  local scans='UniqueCudaTest.EdgeCases:PartitionCudaTest.NoItems*'
   if [[ $toy -eq 1 ]]; then
-    train_at 64 6 fp32
-    train_at 64 6 bf16
-  else
-    train_at 65536 40 fp32
-    train_at 65536 40 bf16
-    train_at 2048 400 bf16
-    train_at 2048 400 fp32
-    train_at 2048 400 bf16 --cuda_graph=false
+    ops=RowCodecCudaTest.NoRows:UniqueCudaTest.EdgeCases
+    cache=RowCacheCudaTest.AbandonEmpties*
+    scans=PartitionCudaTest.NoItems*
   fi
+  test_rows memcheck 100 --sanitizer=memcheck --filter="$ops:$cache" --timeout=$((90 * patience)) --jobs=2 ops_cuda_test cache_cuda_test
+  test_rows synccheck 40 --sanitizer=synccheck --filter="$scans" --timeout=$((35 * patience)) ops_cuda_test
+  test_rows racecheck 60 --sanitizer=racecheck --filter="$scans" --timeout=$((55 * patience)) ops_cuda_test
 }
 # A GPU learns what the CPU learns.
 step_models() {
@@ -333,25 +304,63 @@ step_models() {
     done
   done
 }
+
+# --- train ----------------------------------------------------------------------------------------------
+# MLPerf's sizes. Batches are drawn once and come again, so that a run does not wait for its data.
+mlperf() {  # mlperf BATCH STEPS PRECISION [FLAG ...]: sets flags
+  local batch=$1 steps=$2 precision=$3
+  shift 3
+  flags=(--data=synthetic:tables=26,rows=1M,samples=$((batch * steps)),resident=524288,valid=4096,test=4096,zipf=1.05
+    --embedding_dim=128 --dense_arch_layer_sizes=512-256-128 --over_arch_layer_sizes=1024-1024-512-256-1
+    --batch_size="$batch" --device=cuda --device_cache_bytes=20GiB --store_bytes=32GiB)
+  if [[ $toy -eq 1 ]]; then
+    flags=(--data=synthetic:tables=3,rows=200,dense=2,samples=$((batch * steps)),valid=64,test=64 --embedding_dim=8
+      --dense_arch_layer_sizes=16-8 --over_arch_layer_sizes=16-1 --batch_size="$batch" --threads=1
+      --device=cuda --device_cache_bytes=min --store_bytes=64MiB)
+  fi
+  flags+=(--seed=7 --optimizer=sgd --dense_optimizer=sgd --learning_rate=0.01 --dense_learning_rate=0.01 --prefetch_depth=2
+    --precision="$precision" "$@")
+}
+# Two runs of one seed, of one epoch and of two: the difference is the second, in which no row is made.
+train_at() {
+  local name=train_$1_$3 flags
+  mlperf "$@"
+  dlrm "${name}_1" 60 "${flags[@]}" --epochs=1 && dlrm "${name}_2" 80 "${flags[@]}" --epochs=2 &&
+    keep train --check "dlrm, batch $1, $3" --precision "$3" --seconds "$took" \
+      --first "$details/${name}_1.json" --report "$details/${name}_2.json"
+}
+step_train() {
+  if [[ $toy -eq 1 ]]; then
+    train_at 64 6 bf16
+  else
+    train_at 65536 40 bf16
+    train_at 2048 400 bf16
+  fi
+}
+# What the GPU does in those steps, in time: opens in ui.perfetto.dev; sums by name in details.
+step_timeline() {
+  local library flags
+  for library in "$bundle/lib/libgpu_timeline.so" "$bundle/bin/libgpu_timeline.so" ''; do [[ -e $library ]] && break; done
+  [[ -n $library ]] || { row timeline absent "not run: there is no libgpu_timeline.so"; return; }
+  mlperf 65536 24 bf16
+  attempt timeline 60 env CUDA_INJECTION64_PATH="$library" NVTX_INJECTION64_PATH="$library" GPU_TIMELINE="$out/timeline.json" \
+    GPU_TIMELINE_SKIP_MS=3000 "${run[@]}" dlrm "${flags[@]}" || return
+  gzip -f "$out/timeline.json" && row timeline yes "$(grep -m 1 '^GPU ' "$details/timeline.log" | tr -s ' ')" "$took"
+}
 step_torch() {
   have_torch || return
-  local batch precision
-  for batch in $([[ $toy -eq 1 ]] && echo 64 || echo 65536 2048); do
-    rm -f "$out/torch_$batch.json"
-    attempt "torch_$batch" 110 "$torch_python" "$peers" dlrm --device="$peer_device" --batch="$batch" --report="$out/torch_$batch.json" \
-      "${peer_sizes[@]}"
-    for precision in fp32 bf16; do
-      keep train --check "torch dlrm, batch $batch" --precision "$precision" --first "$details/train_${batch}_${precision}_1.json" \
-        --report "$details/train_${batch}_${precision}_2.json" --peers "$out/torch_$batch.json" --only_peers
-    done
-  done
+  local batch=$([[ $toy -eq 1 ]] && echo 64 || echo 65536)
+  rm -f "$out/torch.json"
+  attempt torch 90 "$torch_python" "$peers" dlrm --device="$peer_device" --batch="$batch" --report="$out/torch.json" "${peer_sizes[@]}"
+  keep train --check "torch dlrm, batch $batch" --precision bf16 --first "$details/train_${batch}_bf16_1.json" \
+    --report "$details/train_${batch}_bf16_2.json" --peers "$out/torch.json" --only_peers
 }
 # The third launch: the first ones load the kernel and warm the caches.
 profile() {  # profile KERNEL PROGRAM FLAG ...
   local kernel=$1
   shift
   # By HOTROW_LAUNCHER, so that ncu starts the program itself and no shell.
-  attempt "profile_$kernel" 45 env HOTROW_LAUNCHER="$ncu --set full --clock-control none -k regex:$kernel -s 2 -c 1 -f -o $out/profiles/$kernel" \
+  attempt "profile_$kernel" 30 env HOTROW_LAUNCHER="$ncu --set full --clock-control none -k regex:$kernel -s 2 -c 1 -f -o $out/profiles/$kernel" \
     "${run[@]}" "$@" || return
   if [[ -s $out/profiles/$kernel.ncu-rep ]]; then
     "$ncu" -i "$out/profiles/$kernel.ncu-rep" --page details >"$out/profiles/$kernel.txt" 2>&1
@@ -369,28 +378,24 @@ step_profiles() {
   profile PlaceMissesKernel gpu_bench "${sizes[@]}" --only=insert
   profile PoolKernel gpu_bench "${sizes[@]}" --only=lookup
   profile SumLookupsKernel gpu_bench "${sizes[@]}" --only=gradient_sum
-  profile UpdateKernel gpu_bench "${sizes[@]}" --only=update
   profile FusedUpdateKernel gpu_bench "${sizes[@]}" --only=update
-  local model=(--data=synthetic:tables=26,rows=1000,samples=20k,valid=100,test=100 --embedding_dim=128 --batch_size=4096)
-  [[ $toy -eq 1 ]] && model=(--data=synthetic:tables=3,rows=100,dense=2,samples=100,valid=10,test=10 --embedding_dim=8
-    --dense_arch_layer_sizes=16-8 --over_arch_layer_sizes=16-1 --batch_size=16 --threads=1)
-  profile InteractionKernel dlrm "${model[@]}" --limit_train_batches=4 --device=cuda --device_cache_bytes=1GiB --store_bytes=64MiB
   tar -C "$out" -czf "$out/profiles.tar.gz" profiles && rm -rf "$out/profiles"
 }
 
 # --- Run ------------------------------------------------------------------------------------------------
 bench_sizes=()
+find_sizes=(--dims=8,64,128 --loads=0.5,1.0)
 peer_sizes=()
 if [[ $toy -eq 1 ]]; then
   bench_sizes=(--toy)
+  find_sizes=()
   peer_sizes=(--toy)
-elif [[ $stage == smoke ]]; then
-  bench_sizes=(--quick)
 fi
 case $stage in
-  smoke) steps=(libraries limits cache races tests sanitizer dlrm) ;;
-  bench) steps=(find ops peers bus gemm dense step tiers) ;;
-  train) steps=(train torch models profiles) ;;
+  smoke) steps=(libraries tests dlrm) ;;
+  bench) steps=(step find ops dense tiers plans) ;;
+  train) steps=(train timeline torch profiles) ;;
+  more) steps=(bus gemm peers sanitizer models) ;;
 esac
 step_device
 for step in "${steps[@]}"; do

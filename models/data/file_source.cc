@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
-#include "models/data/permutation.h"
 #include "models/data/sample_feed.h"
+#include "models/data/shuffle_impl.h"
 
 namespace hotrow {
 namespace {
@@ -18,27 +18,6 @@ namespace {
 constexpr int64_t kIdentityBytes = 64 << 10;  // of a file's beginning, and of its end
 
 constexpr int64_t kReadSamples = 8'192;  // samples between two looks at the memory used
-constexpr int64_t kMaxEpoch = int64_t{1} << 31;
-// Tells these shuffles from what else random numbers of RandomPurpose::kData are for.
-constexpr uint32_t kShuffle = 1 << 16;
-
-// The order of window number `window` in an epoch.
-Permutation WindowOrder(int64_t size, uint64_t seed, int64_t epoch, int64_t window) {
-  return Permutation(static_cast<uint64_t>(size), seed,
-                     static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(window), kShuffle);
-}
-
-absl::Status CheckBatchSize(int64_t max_batch_size) {
-  if (max_batch_size >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("DataReader::Next: max_batch_size is ", max_batch_size, ", at least 1"));
-}
-
-absl::Status BeyondEnd(const DataSchema& schema, int64_t first_sample, int64_t size) {
-  return absl::OutOfRangeError(absl::StrCat(schema.name, ": first sample is ", first_sample,
-                                            ", the split has ", size, " samples"));
-}
-
 class MemoryReader : public DataReader {
  public:
   // order is null for file order.
@@ -231,18 +210,11 @@ class FileSource : public DataSource {
 
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
-    if (epoch < 0 || epoch >= kMaxEpoch) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(schema_.name, ": epoch is ", epoch, ", expected one in [0, 2^31)"));
-    }
-    if (first_sample < 0) {
-      return absl::OutOfRangeError(
-          absl::StrCat(schema_.name, ": first sample is ", first_sample, ", at least 0"));
-    }
+    HOTROW_RETURN_IF_ERROR(CheckStart(schema_, epoch, first_sample, /*size=*/-1));
     if (in_memory_) return OpenMemory(split, epoch, first_sample);
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SampleStream> stream,
                             files_->OpenStream(split, StreamUse::kReading));
-    if (split == Split::kTrain) {
+    if (Shuffles(split)) {
       auto reader = std::make_unique<WindowReader>(schema_, std::move(stream), options_, epoch);
       HOTROW_RETURN_IF_ERROR(reader->Init(first_sample));
       return reader;
@@ -253,6 +225,7 @@ class FileSource : public DataSource {
   }
 
  private:
+  bool Shuffles(Split split) const { return split == Split::kTrain && !options_.in_order; }
   absl::StatusOr<std::unique_ptr<DataReader>> OpenMemory(Split split, int64_t epoch,
                                                          int64_t first_sample) const {
     const int64_t size = split == Split::kTrain   ? schema_.train_samples
@@ -260,7 +233,7 @@ class FileSource : public DataSource {
                                                   : schema_.test_samples;
     if (first_sample > size) return BeyondEnd(schema_, first_sample, size);
     std::unique_ptr<Permutation> order;
-    if (split == Split::kTrain) {
+    if (Shuffles(split)) {
       order = std::make_unique<Permutation>(WindowOrder(size, options_.seed, epoch, 0));
     }
     return std::make_unique<MemoryReader>(schema_, splits_[static_cast<size_t>(split)], size,

@@ -111,6 +111,8 @@ struct FileSourceOptions {
   // Larger ones are read anew in every epoch and shuffled in windows of this many samples in file
   // order; a reader holds two windows.
   int64_t window_samples = 65'536;
+  // Training samples in the order of the files, too, in every epoch.
+  bool in_order = false;
   // Counting how often each value occurs (min_count) takes at most this much.
   int64_t vocabulary_bytes = int64_t{1} << 30;
   // The vocabulary of the model that training starts from, which keeps it; null: there is none.

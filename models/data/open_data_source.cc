@@ -7,6 +7,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/data/criteo_npy.h"
+#include "models/data/packed_source.h"
 #include "models/data/synthetic.h"
 #include "models/data/table_source.h"
 
@@ -54,6 +55,11 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenNpy(const std::string& place,
   return OpenCriteoNpy(place, options);
 }
 
+absl::StatusOr<std::unique_ptr<DataSource>> OpenPacked(const std::string& place,
+                                                       const FileSourceOptions& options) {
+  return OpenPackedSource(place, options);
+}
+
 absl::StatusOr<std::unique_ptr<DataSource>> OpenTable(const std::string& place,
                                                       const FileSourceOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const std::string json,
@@ -80,6 +86,7 @@ constexpr FileKind kFileKinds[] = {
      "day_N_{dense,sparse,labels}.npy, and day_N_sparse_multi_hot.npz where it is there; the last "
      "day is validation and test",
      OpenNpy},
+    {"packed", "DIR", "what `hotrow pack` made of any other kind", OpenPacked},
     {"table", "SCHEMA.json",
      "delimited text described by a schema, see docs/formats/table_schema.md", OpenTable},
 };
@@ -115,9 +122,11 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec
                                                      "\", expected ", file_kind.name, ":",
                                                      file_kind.place, "; ", KnownKinds()));
     }
-    return file_kind.open(
-        std::string(rest),
-        {.seed = seed, .saved_vocabulary = options.saved_vocabulary, .threads = options.threads});
+    return file_kind.open(std::string(rest), {.seed = seed,
+                                              .memory_bytes = options.shuffle_bytes,
+                                              .in_order = options.shuffle_bytes == 0,
+                                              .saved_vocabulary = options.saved_vocabulary,
+                                              .threads = options.threads});
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--data: unknown kind of data \"", std::string(kind), "\"; ", KnownKinds()));
@@ -129,15 +138,11 @@ std::string DataSourceHelp() {
   for (const FileKind& kind : kFileKinds) {
     absl::StrAppend(&help, " ", kind.name, ":", kind.place, ": ", kind.meaning, ".");
   }
-  const FileSourceOptions defaults;
   absl::StrAppend(&help,
                   " Text may be gzip; a file that is not there is looked for with .gz; names may ",
                   "be patterns (*, ?, [a-z]). ml1m,",
                   " census and criteo split by sample number modulo 10: 0-7 train, 8 validation,",
-                  " 9 test. Up to ", defaults.memory_bytes >> 20,
-                  " MiB of parsed samples stay in memory and are shuffled as a whole; larger data ",
-                  "is read anew in every epoch and shuffled in windows of ",
-                  defaults.window_samples, " samples.");
+                  " 9 test.");
   return help;
 }
 

@@ -16,6 +16,9 @@ struct OpenDataOptions {
   // Of the model that training starts from (FileSourceOptions).
   const SavedVocabulary* saved_vocabulary = nullptr;
   ReaderThreads threads;
+  // Memory for training data that are mixed with each other: FileSourceOptions::memory_bytes. 0:
+  // they come in the order of the files.
+  int64_t shuffle_bytes = FileSourceOptions().memory_bytes;
 };
 
 // Opens the data of --data, such as "synthetic[:key=value,...]". Errors name the wrong part and

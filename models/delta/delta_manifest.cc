@@ -10,13 +10,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "models/delta/delta_damage_impl.h"
 #include "models/json/json_members_impl.h"
-#include "models/json/json_text.h"
+#include "models/json/sealed_json.h"
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/training_state_impl.h"
@@ -33,35 +32,14 @@ constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
 constexpr std::array<std::string_view, 6> kKnownRequirements = {
     kRequiresWeightsPrecision, kRequiresVocabulary,   kRequiresBlobs,
     kRequiresAgeLines,         kRequiresDenseAverage, kRequiresScores};
-constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
-constexpr size_t kCrcDigits = 8;
 constexpr uint64_t kLinkDigestKey = 0x64656c7461;  // "delta"
 constexpr std::string_view kDeltaPrefix = "delta-";
 constexpr size_t kSequenceDigits = 8;
 constexpr int64_t kSequenceMax = 99'999'999;
 
-uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
-
-// The text with its checksum as the last member.
-std::string Seal(Json json) {
-  json["manifest_crc32c"] = std::string(kCrcDigits, '0');
-  std::string text =
-      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
-  const std::string crc = CrcText(CrcOf(text));
-  text.replace(text.rfind(kCrcMember) + kCrcMember.size(), kCrcDigits, crc);
-  return text;
-}
-
 // Checks the seal, format, version and what is required.
 absl::StatusOr<Json> Open(const std::string& path, std::string text, std::string_view format) {
-  const size_t member = text.rfind(kCrcMember);
-  if (member == std::string::npos || text.size() < member + kCrcMember.size() + kCrcDigits) {
-    return DeltaDamaged(path, "it does not end in its checksum");
-  }
-  const std::string crc = text.substr(member + kCrcMember.size(), kCrcDigits);
-  text.replace(member + kCrcMember.size(), kCrcDigits, std::string(kCrcDigits, '0'));
-  if (crc != CrcText(CrcOf(text))) return DeltaDamaged(path, "its checksum differs");
-  absl::StatusOr<Json> json = ParseJson<Json>(text);
+  absl::StatusOr<Json> json = OpenSealedJson(std::move(text));
   if (!json.ok()) return DeltaDamaged(path, std::string(json.status().message()));
   std::string wrong;
   JsonMembers top(*json, "", &wrong);
@@ -213,7 +191,7 @@ std::string ChainManifestText(const ChainManifest& manifest) {
       {"dir", manifest.base_dir},           {"step", manifest.base_step},
       {"sequence", manifest.base_sequence}, {"digest", manifest.base_digest.ToHex()},
       {"link", manifest.base_link.ToHex()}, {"source", SourceJson(manifest.base_source)}};
-  return Seal(std::move(json));
+  return SealJson(std::move(json));
 }
 
 absl::StatusOr<ChainManifest> ReadChainManifest(Env& env, const std::string& chain_dir) {
@@ -289,7 +267,7 @@ std::string SealDeltaManifest(DeltaManifest* manifest) {
   WriteScoringData(model, &json);
   WriteBlobs(model, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
-  std::string text = Seal(std::move(json));
+  std::string text = SealJson(std::move(json));
   manifest->digest = LinkDigest(text);
   return text;
 }

@@ -223,7 +223,8 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
                           OpenDataSource(flags.data, options.seed,
                                          {.saved_vocabulary = vocabulary ? &*vocabulary : nullptr,
-                                          .threads = ChooseReaderThreads(flags)}));
+                                          .threads = ChooseReaderThreads(flags),
+                                          .shuffle_bytes = options.shuffle_bytes}));
   HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
   const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {

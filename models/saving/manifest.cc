@@ -15,12 +15,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "models/json/json_members_impl.h"
-#include "models/json/json_text.h"
+#include "models/json/sealed_json.h"
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/saved_model_impl.h"
 #include "models/saving/store_paths_impl.h"
@@ -35,9 +34,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "hotrow.saved_model";
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-// The manifest's own CRC is its last member. It covers the whole file with these digits as zeros.
-constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
-constexpr size_t kCrcDigits = 8;
 
 // What a manifest may require and this build understands.
 constexpr char kRequiresCheckpoint[] = "checkpoint";  // `training`; rows and hashes not known
@@ -49,8 +45,6 @@ constexpr std::array<std::string_view, 10> kKnownRequirements = {
     kRequiresCheckpoint,   kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
     kRequiresVocabulary,   kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines,
     kRequiresDenseAverage, kRequiresScores};
-
-uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
 // Paths in the manifest's directory are written relative, and those in its parent for a checkpoint,
 // so that all may move together.
@@ -242,14 +236,7 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir,
   HOTROW_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(env, path, kManifestBytesMax));
   // Checksum, version and `requires` are where they are in every version, so that a newer one is
   // told from a damaged one.
-  const size_t member = text.rfind(kCrcMember);
-  if (member == std::string::npos || text.size() < member + kCrcMember.size() + kCrcDigits) {
-    return SavedModelDamaged(path, "it does not end in its checksum");
-  }
-  const std::string crc = text.substr(member + kCrcMember.size(), kCrcDigits);
-  text.replace(member + kCrcMember.size(), kCrcDigits, std::string(kCrcDigits, '0'));
-  if (crc != CrcText(CrcOf(text))) return SavedModelDamaged(path, "its checksum differs");
-  const absl::StatusOr<Json> parsed = ParseJson<Json>(text);
+  const absl::StatusOr<Json> parsed = OpenSealedJson(std::move(text));
   if (!parsed.ok()) return SavedModelDamaged(path, std::string(parsed.status().message()));
   const Json& json = *parsed;
   std::string wrong;
@@ -354,12 +341,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   WriteRankFiles("residuals", model.residuals, &json);
   WriteRankFiles("counters", model.counters, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
-  json["manifest_crc32c"] = std::string(kCrcDigits, '0');
-  std::string text =
-      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
-  const std::string crc = CrcText(CrcOf(text));
-  text.replace(text.rfind(kCrcMember) + kCrcMember.size(), kCrcDigits, crc);
-  return text;
+  return SealJson(std::move(json));
 }
 
 }  // namespace hotrow

@@ -76,6 +76,8 @@ struct TrainerOptions {
   std::vector<double> task_weights;
   std::string validation_task;
   uint64_t seed = 0;  // of the rows' first values
+  // OpenDataOptions::shuffle_bytes of the data source that trains: part of the run's bits.
+  int64_t shuffle_bytes = int64_t{512} << 20;
 
   // Connects the ranks that train one model: each takes a contiguous slice of every batch and keeps
   // the rows of its shards. Not owned; null, or of one rank: alone. The ranks first check that they

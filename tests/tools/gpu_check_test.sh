@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A stage of tools/gpu_check.sh on the emulated GPU, at toy sizes: every line of it runs, and all holds. With `failure` as
 # the stage, one test binary fails, and the table and the exit status must say so.
-#   gpu_check_test.sh SOURCE_DIR BUILD_DIR smoke|bench|train|failure
+#   gpu_check_test.sh SOURCE_DIR BUILD_DIR smoke|bench|train|more|failure
 set -euo pipefail
 source_dir=$1 build=$2 stage=$3
 work=$(mktemp -d)
@@ -46,10 +46,10 @@ cat "$work/table"
 [[ $status -eq 0 ]] || { tail -n 60 "$work/out/log"; fail "exit status $status"; }
 [[ $(wc -l <"$work/table") -le 41 ]] || fail "the table has more than 40 lines"
 case $stage in
-  smoke) wanted=("device" "copy: " "gemm: " "tests: cache_cuda_test" "races: cache_cuda_test" "memcheck: ops_cuda_test" "racecheck: ops_cuda_test"
-                 "dlrm: over an SSD") ;;
-  bench) wanted=("find: find " "insert: " "load: " "dense: " "step: " "tiers: " "update: " "peer") ;;
-  train) wanted=("dlrm, batch" "model deepfm, bf16" "model mmoe, fp32" "profile InteractionKernel" "profile PlaceMissesKernel") ;;
+  smoke) wanted=("device" "tests: cache_cuda_test" "dlrm: GPU and CPU" "dlrm: over an SSD") ;;
+  bench) wanted=("find: find " "insert: " "dense: " "step: " "tiers: " "update: ") ;;
+  train) wanted=("dlrm, batch" "timeline" "peers" "profile PlaceMissesKernel") ;;
+  more) wanted=("gemm: " "peer" "memcheck: ops_cuda_test" "racecheck: ops_cuda_test" "model deepfm, bf16" "model mmoe, fp32") ;;
 esac
 for check in "${wanted[@]}"; do
   grep -q "\"check\": \"$check" "$work/out/result.json" || fail "result.json has no $check"

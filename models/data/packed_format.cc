@@ -1,0 +1,376 @@
+#include "models/data/packed_format.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/crc32c.h"
+#include "base/format_version.h"
+#include "base/math.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "models/data/sample_block.h"
+#include "models/json/json_members_impl.h"
+#include "models/json/sealed_json.h"
+
+namespace hotrow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kFormat[] = "hotrow.packed_data";
+constexpr FormatVersions kVersions = {.first = 1, .last = 1};
+constexpr int64_t kColumnAlignment = 64;
+
+// What a block begins with, then one FeatureHead for each feature.
+struct BlockHead {
+  uint32_t samples;
+  uint32_t features;
+};
+struct FeatureHead {
+  uint32_t lookups;
+  uint16_t width;        // bytes of an id
+  uint16_t has_lengths;  // 0: each sample has one lookup
+};
+static_assert(sizeof(BlockHead) == 8 && sizeof(FeatureHead) == 8);
+
+std::string CrcWord(uint32_t crc) { return absl::StrFormat("%08x", crc); }
+
+absl::Status Damaged(const std::string& path, std::string_view what) {
+  return absl::DataLossError(absl::StrCat(path, ": damaged: ", std::string(what),
+                                          "; pack the data again"));
+}
+
+}  // namespace
+
+const char* NameOfSplit(Split split) {
+  return split == Split::kTrain ? "train" : split == Split::kValid ? "valid" : "test";
+}
+
+int64_t PackedManifest::Samples(Split split) const {
+  return split == Split::kTrain   ? schema.train_samples
+         : split == Split::kValid ? schema.valid_samples
+                                  : schema.test_samples;
+}
+
+std::string PackedManifestText(const PackedManifest& manifest) {
+  Json json = {{"format", kFormat}, {"version", kVersions.last}, {"requires", Json::array()}};
+  json["name"] = manifest.schema.name;
+  json["labels"] = manifest.schema.labels;
+  json["num_dense"] = manifest.schema.num_dense;
+  json["features"] = Json::array();
+  for (const DataFeature& feature : manifest.schema.features) {
+    json["features"].push_back({{"name", feature.name},
+                                {"table", feature.table},
+                                {"num_embeddings", feature.num_embeddings},
+                                {"max_hotness", feature.max_hotness}});
+  }
+  json["block_samples"] = manifest.block_samples;
+  json["weights"] = manifest.has_weights;
+  json["true_probability"] = manifest.has_probability;
+  json["table_schema"] = manifest.table_schema;
+  json["vocabulary"] = {{"bytes", manifest.vocabulary_bytes},
+                        {"crc32c", CrcWord(manifest.vocabulary_crc)}};
+  json["source"] = StringsToJson(manifest.source);
+  json["splits"] = Json::array();
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    const PackedManifest::SplitFile& file = manifest.splits[static_cast<size_t>(split)];
+    json["splits"].push_back({{"split", NameOfSplit(split)},
+                              {"file", file.file},
+                              {"samples", manifest.Samples(split)},
+                              {"blocks", file.blocks},
+                              {"index_offset", file.index_offset},
+                              {"index_crc32c", CrcWord(file.index_crc)}});
+  }
+  return SealJson(std::move(json));
+}
+
+absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& dir) {
+  const std::string path = absl::StrCat(dir, "/", kPackedManifestName);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+  if (!exists) {
+    HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(dir));
+    const std::string what = absl::StrCat(
+        dir, is_there ? ": holds no packed data (pack.json)" : ": no file or directory",
+        "; `hotrow pack SOURCE ", dir, "` makes them");
+    return is_there ? absl::InvalidArgumentError(what) : absl::NotFoundError(what);
+  }
+  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(env, path, kManifestBytesMax));
+  const absl::StatusOr<Json> json = OpenSealedJson(std::move(text));
+  if (!json.ok()) return Damaged(path, std::string(json.status().message()));
+  std::string wrong;
+  JsonMembers top(*json, "", &wrong);
+  if (top.String("format") != kFormat) return Damaged(path, "it is no manifest of packed data");
+  const int64_t version = top.Count("version");
+  const Json& required = top.Array("requires");
+  if (!wrong.empty()) return Damaged(path, wrong);
+  HOTROW_RETURN_IF_ERROR(CheckFormatVersion(path, "packed data of version",
+                                            static_cast<uint64_t>(version), kVersions));
+  if (!required.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": requires ", DescribeJson(required.front()),
+                     ", which this build does not know; open it with a newer hotrow"));
+  }
+  PackedManifest out;
+  out.schema.name = top.String("name");
+  out.schema.labels.clear();
+  for (const Json& label : top.Array("labels")) {
+    if (!label.is_string()) {
+      top.Wrong("labels", label, "names");
+      break;
+    }
+    out.schema.labels.push_back(label.get<std::string>());
+  }
+  if (out.schema.labels.empty()) top.Wrong("labels", Json(), "at least one name");
+  out.schema.num_dense = static_cast<int32_t>(top.Count("num_dense", INT32_MAX));
+  const Json& features = top.Array("features");
+  for (size_t f = 0; f < features.size(); ++f) {
+    JsonMembers feature(features[f], absl::StrCat("features[", f, "]"), &wrong);
+    out.schema.features.push_back({.name = feature.String("name"),
+                                   .table = feature.String("table"),
+                                   .num_embeddings = feature.Count("num_embeddings"),
+                                   .max_hotness = feature.Count("max_hotness")});
+  }
+  out.block_samples = top.Count("block_samples", 1, kPackedBlockSamplesMax);
+  out.has_weights = top.Bool("weights");
+  out.has_probability = top.Bool("true_probability");
+  out.table_schema = top.String("table_schema");
+  {
+    JsonMembers vocabulary(top.Object("vocabulary"), "vocabulary", &wrong);
+    out.vocabulary_bytes = vocabulary.Count("bytes");
+    out.vocabulary_crc = vocabulary.Crc("crc32c");
+  }
+  out.source = top.Strings("source");
+  const Json& splits = top.Array("splits");
+  if (splits.size() != out.splits.size()) top.Wrong("splits", splits, "three of them");
+  int64_t* const samples[] = {&out.schema.train_samples, &out.schema.valid_samples,
+                              &out.schema.test_samples};
+  for (size_t s = 0; wrong.empty() && s < out.splits.size(); ++s) {
+    JsonMembers split(splits[s], absl::StrCat("splits[", s, "]"), &wrong);
+    out.splits[s] = {.file = split.FileName("file"),
+                     .blocks = split.Count("blocks"),
+                     .index_offset = split.Count("index_offset"),
+                     .index_crc = split.Crc("index_crc32c")};
+    *samples[s] = split.Count("samples");
+    if (wrong.empty() && CeilDiv(*samples[s], out.block_samples) != out.splits[s].blocks) {
+      split.Wrong("blocks", splits[s]["blocks"], "what `samples` needs");
+    }
+  }
+  if (!wrong.empty()) return Damaged(path, wrong);
+  return out;
+}
+
+absl::StatusOr<std::vector<PackedBlockPlace>> ReadPackedIndex(Env& env, const std::string& dir,
+                                                              const PackedManifest& manifest,
+                                                              Split split) {
+  const PackedManifest::SplitFile& of = manifest.splits[static_cast<size_t>(split)];
+  const std::string path = absl::StrCat(dir, "/", of.file);
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  constexpr auto kPlace = static_cast<int64_t>(sizeof(PackedBlockPlace));
+  // Before memory is taken.
+  if (of.index_offset > size || of.blocks > (size - of.index_offset) / kPlace) {
+    return Damaged(path, absl::StrCat("it has ", size, " bytes and ends before its index"));
+  }
+  std::vector<PackedBlockPlace> places(static_cast<size_t>(of.blocks));
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(places));
+  HOTROW_RETURN_IF_ERROR(ReadFull(*file, of.index_offset, bytes));
+  if (Crc32c(bytes) != of.index_crc) {
+    return Damaged(path, "the checksum of its index is not that of pack.json");
+  }
+  for (const PackedBlockPlace& place : places) {
+    if (place.offset > static_cast<uint64_t>(of.index_offset) ||
+        place.bytes > static_cast<uint64_t>(of.index_offset) - place.offset) {
+      return Damaged(path, "its index names bytes that are not there");
+    }
+  }
+  return places;
+}
+
+// --- Blocks ----------------------------------------------------------------------------------------
+
+PackedBlockBuilder::PackedBlockBuilder(const PackedManifest& manifest)
+    : num_dense_(manifest.schema.num_dense),
+      num_labels_(static_cast<int64_t>(manifest.schema.labels.size())),
+      has_weights_(manifest.has_weights),
+      has_probability_(manifest.has_probability),
+      columns_(manifest.schema.features.size()) {}
+
+absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, int64_t end) {
+  const auto wrong = [&](int64_t sample, std::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sample ", sample, " of the batch: ", std::string(what)));
+  };
+  for (int64_t i = begin; i < end; ++i) {
+    for (int64_t t = 0; t < num_labels_; ++t) {
+      const float label = batch.labels[static_cast<size_t>(i * num_labels_ + t)];
+      if (label != 0 && label != 1) {
+        return wrong(i, absl::StrCat("label ", label, ", expected 0 or 1"));
+      }
+      labels_.push_back(label != 0);
+    }
+  }
+  const auto copy = [&](const std::vector<float>& from, int64_t each, std::vector<float>* to) {
+    to->insert(to->end(), from.begin() + begin * each, from.begin() + end * each);
+  };
+  copy(batch.dense, num_dense_, &dense_);
+  if (has_probability_) copy(batch.true_probability, 1, &probability_);
+  for (size_t f = 0; f < columns_.size(); ++f) {
+    Column& column = columns_[f];
+    const int64_t* const offsets =
+        batch.offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t length = offsets[i + 1] - offsets[i];
+      if (length > Sample::kMaxHotness) {
+        return wrong(i, absl::StrCat("feature ", f, " has ", length, " lookups, at most ",
+                                     Sample::kMaxHotness));
+      }
+      column.one_each = column.one_each && length == 1;
+      column.lengths.push_back(static_cast<uint16_t>(length));
+    }
+    column.values.insert(column.values.end(), batch.values.begin() + offsets[begin],
+                         batch.values.begin() + offsets[end]);
+    if (has_weights_) {
+      column.weights.insert(column.weights.end(), batch.weights.begin() + offsets[begin],
+                            batch.weights.begin() + offsets[end]);
+    }
+  }
+  size_ += end - begin;
+  return absl::OkStatus();
+}
+
+std::span<const std::byte> PackedBlockBuilder::Finish() {
+  bytes_.clear();
+  const auto put = [this](const void* data, size_t bytes) {
+    const auto* const from = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), from, from + bytes);
+  };
+  const auto align = [this] {
+    bytes_.resize(static_cast<size_t>(
+        RoundUp(static_cast<int64_t>(bytes_.size()), kColumnAlignment)));
+  };
+  const auto put_column = [&](const auto& column) {
+    align();
+    put(column.data(), column.size() * sizeof(column[0]));
+  };
+  const BlockHead head = {static_cast<uint32_t>(size_), static_cast<uint32_t>(columns_.size())};
+  put(&head, sizeof head);
+  std::vector<uint16_t> widths;
+  for (const Column& column : columns_) {
+    uint64_t all = 0;
+    for (const uint64_t id : column.values) all |= id;
+    const auto width = static_cast<uint16_t>(CeilDiv(std::bit_width(all | 1), 8));
+    widths.push_back(width);
+    const FeatureHead feature = {static_cast<uint32_t>(column.values.size()), width,
+                                 static_cast<uint16_t>(!column.one_each)};
+    put(&feature, sizeof feature);
+  }
+  put_column(labels_);
+  put_column(dense_);
+  put_column(probability_);
+  for (size_t f = 0; f < columns_.size(); ++f) {
+    Column& column = columns_[f];
+    if (!column.one_each) put_column(column.lengths);
+    align();
+    const size_t at = bytes_.size();
+    const size_t width = widths[f];
+    // A store of eight bytes each, of which the next overwrites what is not the id's.
+    bytes_.resize(at + column.values.size() * width + sizeof(uint64_t));
+    for (size_t i = 0; i < column.values.size(); ++i) {
+      std::memcpy(bytes_.data() + at + i * width, &column.values[i], sizeof(uint64_t));
+    }
+    bytes_.resize(at + column.values.size() * width);
+    put_column(column.weights);
+    column.values.clear();
+    column.lengths.clear();
+    column.weights.clear();
+    column.one_each = true;
+  }
+  align();
+  labels_.clear();
+  dense_.clear();
+  probability_.clear();
+  size_ = 0;
+  return bytes_;
+}
+
+absl::Status PackedBlock::Reserve(int64_t bytes) {
+  // PackedId reads on behind the last id.
+  return buffer_.Reserve(RoundUp(bytes, kColumnAlignment) + kColumnAlignment);
+}
+
+absl::Status PackedBlock::Open(const PackedManifest& manifest, int64_t size, int64_t samples) {
+  const auto num_features = static_cast<int64_t>(manifest.schema.features.size());
+  const auto num_labels = static_cast<int64_t>(manifest.schema.labels.size());
+  const std::byte* const bytes = buffer_.data();
+  BlockHead head = {};
+  const int64_t heads = sizeof(BlockHead) + num_features * sizeof(FeatureHead);
+  if (size < heads) return absl::DataLossError("it ends in its head");
+  std::memcpy(&head, bytes, sizeof head);
+  if (head.samples != samples || head.features != num_features) {
+    return absl::DataLossError(absl::StrCat("it has ", head.samples, " samples of ", head.features,
+                                            " features, expected ", samples, " of ", num_features));
+  }
+  int64_t at = heads;
+  bool fits = true;
+  // The next column of so many bytes. No number of these can overflow: sizes have 32 bits.
+  const auto column = [&](int64_t column_bytes) -> const std::byte* {
+    at = RoundUp(at, kColumnAlignment);
+    fits = fits && column_bytes <= size - at;
+    if (!fits) return nullptr;
+    const std::byte* const begin = bytes + at;
+    at += column_bytes;
+    return begin;
+  };
+  const auto floats = [&](int64_t count) {
+    return reinterpret_cast<const float*>(column(count * static_cast<int64_t>(sizeof(float))));
+  };
+  samples_ = samples;
+  labels_ = reinterpret_cast<const uint8_t*>(column(samples * num_labels));
+  dense_ = floats(samples * manifest.schema.num_dense);
+  probability_ = floats(manifest.has_probability ? samples : 0);
+  if (!manifest.has_probability) probability_ = nullptr;
+  memory_bytes_ = buffer_.bytes();
+  features_.resize(static_cast<size_t>(num_features));
+  for (int64_t f = 0; f < num_features; ++f) {
+    FeatureHead of = {};
+    std::memcpy(&of, bytes + sizeof head + static_cast<size_t>(f) * sizeof of, sizeof of);
+    if (of.width < 1 || of.width > 8 || of.has_lengths > 1 ||
+        (of.has_lengths == 0 && of.lookups != samples)) {
+      return absl::DataLossError(absl::StrCat("the head of feature ", f, " is wrong"));
+    }
+    Feature& feature = features_[static_cast<size_t>(f)];
+    feature.width = of.width;
+    feature.lookups = of.lookups;
+    feature.begins.clear();
+    const std::byte* const lengths =
+        of.has_lengths == 0 ? nullptr : column(samples * static_cast<int64_t>(sizeof(uint16_t)));
+    feature.values = column(feature.lookups * feature.width);
+    const float* const weights = floats(manifest.has_weights ? feature.lookups : 0);
+    feature.weights = manifest.has_weights ? weights : nullptr;
+    if (!fits) return absl::DataLossError(absl::StrCat("it ends in feature ", f));
+    if (lengths == nullptr) continue;
+    feature.begins.resize(static_cast<size_t>(samples) + 1);
+    memory_bytes_ += (samples + 1) * static_cast<int64_t>(sizeof(uint32_t));
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < samples; ++i) {
+      feature.begins[static_cast<size_t>(i)] = static_cast<uint32_t>(sum);
+      uint16_t length;
+      std::memcpy(&length, lengths + i * static_cast<int64_t>(sizeof length), sizeof length);
+      sum += length;
+    }
+    feature.begins.back() = static_cast<uint32_t>(sum);
+    if (sum != of.lookups) {
+      return absl::DataLossError(absl::StrCat("the lengths of feature ", f, " make ", sum,
+                                              " lookups, its head says ", of.lookups));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow

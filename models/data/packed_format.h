@@ -1,0 +1,149 @@
+#ifndef HOTROW_MODELS_DATA_PACKED_FORMAT_H_
+#define HOTROW_MODELS_DATA_PACKED_FORMAT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/env.h"
+#include "models/data/ctr_batch.h"
+#include "models/data/data_source.h"
+
+// Packed data: samples as columns in blocks, so that a batch is copied and not parsed.
+// docs/formats/packed_data.md has the bytes.
+namespace hotrow {
+
+inline constexpr char kPackedManifestName[] = "pack.json";
+inline constexpr char kPackedVocabularyName[] = "vocabulary";
+inline constexpr int64_t kPackedAlignment = 4096;  // of blocks and indexes in their files
+inline constexpr int64_t kPackedBlockSamplesMax = 1 << 20;
+
+// "train", "valid", "test".
+const char* NameOfSplit(Split split);
+
+// One block in its file.
+struct PackedBlockPlace {
+  uint64_t offset = 0;
+  uint32_t bytes = 0;  // without what fills it up to the alignment
+  uint32_t crc = 0;    // CRC-32C of these bytes
+};
+static_assert(sizeof(PackedBlockPlace) == 16);
+
+// What pack.json says.
+struct PackedManifest {
+  struct SplitFile {
+    std::string file;  // in the directory
+    int64_t blocks = 0;
+    int64_t index_offset = 0;
+    uint32_t index_crc = 0;  // of the blocks' places, which hold the checksums of all else
+  };
+
+  DataSchema schema;
+  int64_t block_samples = 0;  // of each block but the last of a split
+  bool has_weights = false;
+  bool has_probability = false;
+  std::string table_schema;    // its text, or empty
+  int64_t vocabulary_bytes = 0;  // 0: there is none
+  uint32_t vocabulary_crc = 0;
+  std::vector<std::pair<std::string, std::string>> source;  // what it was made of, in words
+  std::array<SplitFile, 3> splits;                          // by Split
+
+  int64_t Samples(Split split) const;
+};
+
+std::string PackedManifestText(const PackedManifest& manifest);
+// Errors: NotFound or InvalidArgument (`dir` holds no packed data), DataLoss, FailedPrecondition
+// (another version); all name the file.
+absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& dir);
+// The places of a split's blocks, in order. Errors: DataLoss, naming the file.
+absl::StatusOr<std::vector<PackedBlockPlace>> ReadPackedIndex(
+    Env& env, const std::string& dir, const PackedManifest& manifest, Split split);
+
+// Makes blocks of batches. Dimensions as in CtrBatch.
+//
+// Threads: one at a time.
+class PackedBlockBuilder {
+ public:
+  PackedBlockBuilder(const PackedManifest& manifest);
+
+  int64_t size() const { return size_; }  // samples
+  // The samples [begin, end) of a batch. Errors: InvalidArgument, which names the sample and what
+  // of it a pack cannot hold (a label other than 0 and 1, a bag of more than 65,535 lookups).
+  absl::Status Append(const CtrBatch& batch, int64_t begin, int64_t end);
+  // The bytes of the block, which are valid until the next call; the builder is empty then.
+  std::span<const std::byte> Finish();
+
+ private:
+  struct Column {
+    std::vector<uint64_t> values;
+    std::vector<uint16_t> lengths;  // [size]
+    std::vector<float> weights;
+    bool one_each = true;  // all lengths are 1
+  };
+
+  const int64_t num_dense_;
+  const int64_t num_labels_;
+  const bool has_weights_;
+  const bool has_probability_;
+  int64_t size_ = 0;
+  std::vector<uint8_t> labels_;
+  std::vector<float> dense_;
+  std::vector<float> probability_;
+  std::vector<Column> columns_;
+  std::vector<std::byte> bytes_;
+};
+
+// A block in memory.
+//
+// Threads: const methods may run concurrently.
+class PackedBlock {
+ public:
+  struct Feature {
+    const std::byte* values = nullptr;  // [lookups], `width` bytes each
+    int32_t width = 0;                  // 1 to 8
+    int64_t lookups = 0;
+    const float* weights = nullptr;  // [lookups], or null
+    // [samples + 1]: lookups of the samples before; empty where each sample has one.
+    std::vector<uint32_t> begins;
+  };
+
+  // Room for a block of that many bytes; those may be read in up to Buffer().size().
+  absl::Status Reserve(int64_t bytes);
+  std::byte* bytes() { return buffer_.data(); }
+  // Looks at what was read into bytes(): `size` of them, of `samples` samples. Errors: DataLoss, a
+  // sentence that does not name the place.
+  absl::Status Open(const PackedManifest& manifest, int64_t size, int64_t samples);
+
+  int64_t samples() const { return samples_; }
+  int64_t memory_bytes() const { return memory_bytes_; }
+  const uint8_t* labels() const { return labels_; }       // [samples, T]
+  const float* dense() const { return dense_; }           // [samples, I]
+  const float* probability() const { return probability_; }  // [samples], or null
+  const Feature& feature(int64_t f) const { return features_[static_cast<size_t>(f)]; }
+
+ private:
+  HostBuffer<std::byte> buffer_;
+  int64_t samples_ = 0;
+  int64_t memory_bytes_ = 0;
+  const uint8_t* labels_ = nullptr;
+  const float* dense_ = nullptr;
+  const float* probability_ = nullptr;
+  std::vector<Feature> features_;
+};
+
+// The id at `i` of an array of `width` bytes each; seven bytes behind the array may be read.
+inline uint64_t PackedId(const std::byte* values, int32_t width, int64_t i) {
+  uint64_t id;
+  __builtin_memcpy(&id, values + i * width, sizeof id);
+  return id & (~uint64_t{0} >> (64 - 8 * width));
+}
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_PACKED_FORMAT_H_

@@ -1,0 +1,34 @@
+#ifndef HOTROW_MODELS_DATA_PACKED_SOURCE_H_
+#define HOTROW_MODELS_DATA_PACKED_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "models/data/data_source.h"
+#include "models/data/file_source.h"
+
+namespace hotrow {
+
+// Packed data (models/data/packed_format.h), made by `hotrow pack`. Of the options it takes
+//
+//   memory_bytes     blocks in memory at a time, of each reader. Training data that fit stay there
+//                    and are shuffled as a whole, in the order that OpenFileSource gives them.
+//                    Larger ones: their blocks come in an order drawn from (seed, epoch); as many
+//                    as half of it holds are mixed, while the next ones are read. A batch may take
+//                    more, since what it is made of is there at once.
+//   in_order         training data in the order of the files, too
+//   threads.reading  copy the columns of a batch, side by side. Bits do not depend on them.
+//   saved_vocabulary must be that of the data, whose ids are what it made of them
+//
+// and the seed. Any sample can be the first one: nothing before it is read. `env` must outlive the
+// source.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::string& dir,
+                                                             const FileSourceOptions& options,
+                                                             Env& env = PosixEnv());
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_PACKED_SOURCE_H_
