@@ -6,10 +6,12 @@
 // a gzip file, where decompression runs on a thread of its own and counts too. `load` reads a file
 // into memory. `gather` makes the batches of data that is in memory already; its bytes are those of
 // the text that it stands for. `_threaded` is the same with --reader_threads. `synthetic` draws as
-// many samples of the same shape, `resident` reads them from 65,536 that were drawn once.
+// many samples of the same shape, `resident` reads them from 65,536 that were drawn once. `packed`
+// reads what `hotrow pack` makes of the text, in its order, `packed_blocks` the same shuffled in
+// groups of blocks, and `packed_gather` as a whole, from memory, in batches of 65,536.
 // Time is the process's processor time, which leaves out what other programs took, and, as
 // "_wall_", what a clock says; all take turns within each repeat. Medians in MB/s (10^6 bytes of
-// text).
+// text), and in nanoseconds of processors a sample.
 //
 //   readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5] [--reader_threads=2]
 //
@@ -20,6 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,10 +37,12 @@
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "models/data/byte_stream.h"
+#include "models/data/packed_source.h"
 #include "models/data/sample_feed.h"
 #include "models/data/synthetic.h"
 #include "models/data/table_reader.h"
 #include "models/data/table_source.h"
+#include "models/saving/packed_writer.h"
 
 namespace hotrow {
 namespace {
@@ -107,13 +112,13 @@ double Seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-int64_t ReadEpoch(DataSource& source, int64_t epoch) {
+int64_t ReadEpoch(DataSource& source, int64_t epoch, int64_t batch_size = 2048) {
   auto reader = source.OpenSplit(Split::kTrain, epoch, 0);
   HOTROW_CHECK(reader.ok());
   CtrBatch batch;
   int64_t samples = 0;
   do {
-    HOTROW_CHECK((*reader)->Next(2048, &batch).ok());
+    HOTROW_CHECK((*reader)->Next(batch_size, &batch).ok());
     samples += batch.batch_size;
   } while (batch.batch_size > 0);
   return samples;
@@ -168,6 +173,32 @@ int Main(int argc, char** argv) {
   const auto resident = synthetic(65'536);
   HOTROW_CHECK(ReadEpoch(*resident, 0) == samples);  // draws them
 
+  const std::string pack = path + ".pack";
+  {
+    TableSchema schema = CriteoSchema({path});
+    schema.modulo = 1;
+    schema.split_of.assign(1, Split::kTrain);
+    const auto in_order = OpenTableSource(schema, {.memory_bytes = 0, .in_order = true});
+    HOTROW_CHECK(in_order.ok());
+    HOTROW_CHECK(PackData(**in_order, {.dir = pack, .source = "text"}).ok());
+  }
+  const auto packed = [&](int64_t memory_bytes, bool in_order, int32_t reading) {
+    auto source = OpenPackedSource(pack, {.seed = 1,
+                                          .memory_bytes = memory_bytes,
+                                          .in_order = in_order,
+                                          .threads = {.reading = reading}});
+    HOTROW_CHECK(source.ok());
+    return *std::move(source);
+  };
+  constexpr int64_t kPackedBatch = 65'536;
+  constexpr int64_t kSomeBlocks = int64_t{64} << 20;
+  const auto packed_in_order = packed(0, true, 1);
+  const auto packed_blocks = packed(kSomeBlocks, false, 1);
+  const auto packed_gather = packed(kAllInMemory, false, 1);
+  const auto packed_threaded = packed(0, true, threads);
+  const auto packed_blocks_threaded = packed(kSomeBlocks, false, threads);
+  const auto packed_gather_threaded = packed(kAllInMemory, false, threads);
+
   struct Way {
     const char* name;
     std::function<int64_t(int64_t repeat)> run;  // returns the number of samples
@@ -205,6 +236,17 @@ int Main(int argc, char** argv) {
       {"gather", [&](int64_t repeat) { return ReadEpoch(*in_memory, repeat); }},
       {"synthetic", [&](int64_t repeat) { return ReadEpoch(*drawn, repeat); }},
       {"resident", [&](int64_t repeat) { return ReadEpoch(*resident, repeat); }},
+      {"packed", [&](int64_t repeat) { return ReadEpoch(*packed_in_order, repeat, kPackedBatch); }},
+      {"packed_blocks",
+       [&](int64_t repeat) { return ReadEpoch(*packed_blocks, repeat, kPackedBatch); }},
+      {"packed_gather",
+       [&](int64_t repeat) { return ReadEpoch(*packed_gather, repeat, kPackedBatch); }},
+      {"packed_threaded",
+       [&](int64_t repeat) { return ReadEpoch(*packed_threaded, repeat, kPackedBatch); }},
+      {"packed_blocks_threaded",
+       [&](int64_t repeat) { return ReadEpoch(*packed_blocks_threaded, repeat, kPackedBatch); }},
+      {"packed_gather_threaded",
+       [&](int64_t repeat) { return ReadEpoch(*packed_gather_threaded, repeat, kPackedBatch); }},
   };
   for (int64_t repeat = 0; repeat < flags.repeats; ++repeat) {
     for (Way& way : ways) {
@@ -224,10 +266,14 @@ int Main(int argc, char** argv) {
   for (Way& way : ways) {
     std::printf(", \"%s_mb_per_second\": %.0f, \"%s_wall_mb_per_second\": %.0f", way.name,
                 rate(way.processor_seconds), way.name, rate(way.wall_seconds));
+    std::printf(", \"%s_ns_per_sample\": %.0f", way.name,
+                1e9 * way.processor_seconds[way.processor_seconds.size() / 2] /
+                    static_cast<double>(samples));
   }
   std::printf("}\n");
   std::remove(path.c_str());
   std::remove((path + ".gz").c_str());
+  std::filesystem::remove_all(pack);
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/data/packed_format.h"
 #include "models/delta/delta_manifest.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/portable_manifest.h"
@@ -42,6 +43,7 @@ absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path)
     return portable ? DirectoryKind::kPortableModel : DirectoryKind::kSavedModel;
   }
   if (has(kChainManifestName)) return DirectoryKind::kDeltaChain;
+  if (has(kPackedManifestName)) return DirectoryKind::kPackedData;
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints, ListCheckpoints(env, path));
   if (!checkpoints.empty()) return DirectoryKind::kCheckpoints;
   if (has_like("", ".snapshot")) return DirectoryKind::kHostStore;
@@ -72,6 +74,8 @@ const char* NameOf(DirectoryKind kind) {
       return "a model in the portable form";
     case DirectoryKind::kDeltaChain:
       return "a chain of deltas";
+    case DirectoryKind::kPackedData:
+      return "packed data";
     case DirectoryKind::kOther:
       break;
   }

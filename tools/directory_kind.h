@@ -21,6 +21,7 @@ enum class DirectoryKind {
   kCheckpoints,    // of a training run, models/saving/checkpoint.h
   kPortableModel,  // docs/formats/portable.md
   kDeltaChain,     // docs/formats/delta.md
+  kPackedData,     // docs/formats/packed_data.md
   kOther,
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/data/packed_format.h"
 #include "models/delta/apply_chain.h"
 #include "models/delta/delta_chain.h"
 #include "models/saving/checkpoint_check.h"
@@ -48,6 +49,10 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     const ChainSummary summary = SummariseChain(chain);
     return print(json ? ChainSummaryJson(summary) : ChainSummaryText(summary), true);
   }
+  if (kind == DirectoryKind::kPackedData) {
+    HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, ReadPackedManifest(PosixEnv(), path));
+    return print(json ? PackedDataJson(path, pack) : PackedDataText(path, pack), true);
+  }
   if (kind == DirectoryKind::kPortableModel) {
     HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
                             ReadPortableManifest(PosixEnv(), path, /*edited=*/false));
@@ -77,8 +82,9 @@ const Command kInspectCommand = {
     .details =
         "PATH is a checkpoint (one of them, a directory of them, whose newest is shown, or a\n"
         "model of --save_dir), the directory of an SSD or RocksDB store that no program has open,\n"
-        "an export of `hotrow export`, or a chain of deltas. The command reads manifests and\n"
-        "footers and writes nothing. It counts rows as far as it can without reading them;\n"
+        "an export of `hotrow export`, a chain of deltas, or packed data. The command reads "
+        "manifests\n"
+        "and footers and writes nothing. It counts rows as far as it can without reading them;\n"
         "`hotrow verify` reads them, too. The write amplification of a RocksDB store is known\n"
         "only while it is open.\n",
     .run = Run};

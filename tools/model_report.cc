@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "embedding/serving/serving_rows.h"
+#include "models/json/json_members_impl.h"
 #include "models/train/report.h"
 #include "ops/row_layout.h"
 
@@ -337,6 +338,37 @@ std::string OnnxSummaryJson(const ExportOnnxSummary& summary) {
                {"rows", summary.rows},
                {"bytes", summary.bytes},
                {"notes", summary.notes}});
+}
+
+std::string PackedDataText(const std::string& path, const PackedManifest& pack) {
+  const int64_t samples =
+      pack.schema.train_samples + pack.schema.valid_samples + pack.schema.test_samples;
+  std::string out = absl::StrCat(
+      path, ": packed data: ", FormatCount(pack.schema.train_samples), " train, ",
+      FormatCount(pack.schema.valid_samples), " validation, ",
+      FormatCount(pack.schema.test_samples), " test samples, ",
+      FormatCount(static_cast<int64_t>(pack.schema.features.size())), " features, ",
+      FormatCount(pack.schema.num_dense), " dense, in ", FormatBytes(pack.SplitBytes()));
+  if (samples > 0) {
+    absl::StrAppendFormat(&out, ", %.1f bytes a sample",
+                          static_cast<double>(pack.SplitBytes()) / static_cast<double>(samples));
+  }
+  return out + "\n";
+}
+
+std::string PackedDataJson(const std::string& path, const PackedManifest& pack) {
+  return Dump({{"kind", "packed_data"},
+               {"path", path},
+               {"name", pack.schema.name},
+               {"train_samples", pack.schema.train_samples},
+               {"valid_samples", pack.schema.valid_samples},
+               {"test_samples", pack.schema.test_samples},
+               {"labels", pack.schema.labels},
+               {"features", pack.schema.features.size()},
+               {"num_dense", pack.schema.num_dense},
+               {"block_samples", pack.block_samples},
+               {"bytes", pack.SplitBytes()},
+               {"source", StringsToJson(pack.source)}});
 }
 
 std::string ChainSummaryText(const ChainSummary& summary) {

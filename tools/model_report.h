@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/data/packed_format.h"
 #include "models/delta/apply_chain.h"
 #include "models/delta/compact_chain.h"
 #include "models/delta/export_delta.h"
@@ -42,6 +43,8 @@ std::string OnnxSummaryText(const ExportOnnxSummary& summary);
 std::string OnnxSummaryJson(const ExportOnnxSummary& summary);
 
 // Of a chain that was read or checked.
+std::string PackedDataText(const std::string& path, const PackedManifest& pack);
+std::string PackedDataJson(const std::string& path, const PackedManifest& pack);
 std::string ChainSummaryText(const ChainSummary& summary);
 std::string ChainSummaryJson(const ChainSummary& summary);
 

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,8 +13,8 @@
 #include "models/data/sample_feed.h"
 #include "models/saving/packed_writer.h"
 #include "models/train/progress.h"
-#include "models/train/report.h"
 #include "tools/command.h"
+#include "tools/model_report.h"
 
 namespace hotrow {
 namespace {
@@ -51,25 +50,14 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   Progress progress(stderr, "pack", "samples",
                     schema.train_samples + schema.valid_samples + schema.test_samples);
   options.on_progress = [&](int64_t samples) { progress.Update(samples, ""); };
-  HOTROW_ASSIGN_OR_RETURN(const PackSummary summary, PackData(*data, options));
+  HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, PackData(*data, options));
   progress.Finish();
   if (json) {
-    const nlohmann::ordered_json object = {{"dir", options.dir},
-                                           {"train_samples", summary.samples[0]},
-                                           {"valid_samples", summary.samples[1]},
-                                           {"test_samples", summary.samples[2]},
-                                           {"blocks", summary.blocks},
-                                           {"bytes", summary.bytes}};
-    std::printf("%s\n", object.dump(2).c_str());
-    return kExitGood;
+    std::fputs(PackedDataJson(options.dir, pack).c_str(), stdout);
+  } else {
+    std::fputs(PackedDataText(options.dir, pack).c_str(), stdout);
+    std::printf("train on them with --data=packed:%s\n", options.dir.c_str());
   }
-  const int64_t samples = summary.samples[0] + summary.samples[1] + summary.samples[2];
-  std::printf("%s: %s train, %s validation, %s test samples in %s, %.1f bytes a sample\n",
-              options.dir.c_str(), FormatCount(summary.samples[0]).c_str(),
-              FormatCount(summary.samples[1]).c_str(), FormatCount(summary.samples[2]).c_str(),
-              FormatBytes(summary.bytes).c_str(),
-              samples == 0 ? 0.0 : static_cast<double>(summary.bytes) / static_cast<double>(samples));
-  std::printf("train on them with --data=packed:%s\n", options.dir.c_str());
   return kExitGood;
 }
 
@@ -80,11 +68,14 @@ const Command kPackCommand = {
     .operands = "SOURCE DIR",
     .summary = "makes packed data, which trainers read many times faster than text",
     .details =
-        "SOURCE is what --data of a trainer takes: criteo:FILE, table:SCHEMA.json, criteo-npy:DIR,\n"
+        "SOURCE is what --data of a trainer takes: criteo:FILE, table:SCHEMA.json, "
+        "criteo-npy:DIR,\n"
         "synthetic:... All its samples are written once, in their order, as columns of ids and\n"
         "numbers in blocks with checksums, with the schema that made them and the vocabulary of\n"
-        "merged values (docs/formats/packed_data.md). Trainers take --data=packed:DIR and learn the\n"
-        "same from it; models trained on it read the same lines of text. Memory: some MiB, and what\n"
+        "merged values (docs/formats/packed_data.md). Trainers take --data=packed:DIR and learn "
+        "the\n"
+        "same from it; models trained on it read the same lines of text. Memory: some MiB, and "
+        "what\n"
         "counting min_count takes. DIR appears when it is whole; a kill leaves nothing.\n",
     .run = Run};
 

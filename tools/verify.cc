@@ -4,6 +4,8 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/data/packed_format.h"
+#include "models/data/packed_source.h"
 #include "models/delta/apply_chain.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/portable_model.h"
@@ -154,6 +156,12 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     std::fputs((json ? ChainSummaryJson(summary) : ChainSummaryText(summary)).c_str(), stdout);
     return kExitGood;
   }
+  if (kind == DirectoryKind::kPackedData) {
+    HOTROW_RETURN_IF_ERROR(VerifyPackedData(PosixEnv(), path));
+    HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, ReadPackedManifest(PosixEnv(), path));
+    std::fputs((json ? PackedDataJson(path, pack) : PackedDataText(path, pack)).c_str(), stdout);
+    return kExitGood;
+  }
   if (kind == DirectoryKind::kRocksStore) return VerifyRocks(path, json);
   HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
   return VerifyStore(path, json);
@@ -181,6 +189,7 @@ const Command kVerifyCommand = {
         "                      of the present state\n"
         "  of an export        every file, up to the first that is wrong\n"
         "  of a chain          the same of its base and of all deltas\n"
+        "  of packed data      every block, up to the first that is wrong\n"
         "Each damage is a line: file, offset, description, and table and key if known. The last\n"
         "line is a summary.\n"
         "\n"

@@ -42,8 +42,8 @@ static_assert(sizeof(BlockHead) == 8 && sizeof(FeatureHead) == 8);
 std::string CrcWord(uint32_t crc) { return absl::StrFormat("%08x", crc); }
 
 absl::Status Damaged(const std::string& path, std::string_view what) {
-  return absl::DataLossError(absl::StrCat(path, ": damaged: ", std::string(what),
-                                          "; pack the data again"));
+  return absl::DataLossError(
+      absl::StrCat(path, ": damaged: ", std::string(what), "; pack the data again"));
 }
 
 }  // namespace
@@ -52,10 +52,21 @@ const char* NameOfSplit(Split split) {
   return split == Split::kTrain ? "train" : split == Split::kValid ? "valid" : "test";
 }
 
-int64_t PackedManifest::Samples(Split split) const {
+int64_t& PackedManifest::Samples(Split split) {
   return split == Split::kTrain   ? schema.train_samples
          : split == Split::kValid ? schema.valid_samples
                                   : schema.test_samples;
+}
+int64_t PackedManifest::Samples(Split split) const {
+  return const_cast<PackedManifest*>(this)->Samples(split);
+}
+
+int64_t PackedManifest::SplitBytes() const {
+  int64_t bytes = 0;
+  for (const SplitFile& split : splits) {
+    bytes += split.index_offset + split.blocks * static_cast<int64_t>(sizeof(PackedBlockPlace));
+  }
+  return bytes;
 }
 
 std::string PackedManifestText(const PackedManifest& manifest) {
@@ -73,6 +84,7 @@ std::string PackedManifestText(const PackedManifest& manifest) {
   json["block_samples"] = manifest.block_samples;
   json["weights"] = manifest.has_weights;
   json["true_probability"] = manifest.has_probability;
+  json["one_lookup_each"] = manifest.one_each;
   json["table_schema"] = manifest.table_schema;
   json["vocabulary"] = {{"bytes", manifest.vocabulary_bytes},
                         {"crc32c", CrcWord(manifest.vocabulary_crc)}};
@@ -139,6 +151,7 @@ absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& d
   out.block_samples = top.Count("block_samples", 1, kPackedBlockSamplesMax);
   out.has_weights = top.Bool("weights");
   out.has_probability = top.Bool("true_probability");
+  out.one_each = top.Bool("one_lookup_each");
   out.table_schema = top.String("table_schema");
   {
     JsonMembers vocabulary(top.Object("vocabulary"), "vocabulary", &wrong);
@@ -148,16 +161,15 @@ absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& d
   out.source = top.Strings("source");
   const Json& splits = top.Array("splits");
   if (splits.size() != out.splits.size()) top.Wrong("splits", splits, "three of them");
-  int64_t* const samples[] = {&out.schema.train_samples, &out.schema.valid_samples,
-                              &out.schema.test_samples};
   for (size_t s = 0; wrong.empty() && s < out.splits.size(); ++s) {
     JsonMembers split(splits[s], absl::StrCat("splits[", s, "]"), &wrong);
     out.splits[s] = {.file = split.FileName("file"),
                      .blocks = split.Count("blocks"),
                      .index_offset = split.Count("index_offset"),
                      .index_crc = split.Crc("index_crc32c")};
-    *samples[s] = split.Count("samples");
-    if (wrong.empty() && CeilDiv(*samples[s], out.block_samples) != out.splits[s].blocks) {
+    int64_t& samples = out.Samples(static_cast<Split>(s));
+    samples = split.Count("samples");
+    if (wrong.empty() && CeilDiv(samples, out.block_samples) != out.splits[s].blocks) {
       split.Wrong("blocks", splits[s]["blocks"], "what `samples` needs");
     }
   }
@@ -192,7 +204,8 @@ absl::StatusOr<std::vector<PackedBlockPlace>> ReadPackedIndex(Env& env, const st
   return places;
 }
 
-// --- Blocks ----------------------------------------------------------------------------------------
+// --- Blocks
+// ----------------------------------------------------------------------------------------
 
 PackedBlockBuilder::PackedBlockBuilder(const PackedManifest& manifest)
     : num_dense_(manifest.schema.num_dense),
@@ -244,6 +257,11 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
   return absl::OkStatus();
 }
 
+bool PackedBlockBuilder::one_each() const {
+  return std::all_of(columns_.begin(), columns_.end(),
+                     [](const Column& column) { return column.one_each; });
+}
+
 std::span<const std::byte> PackedBlockBuilder::Finish() {
   bytes_.clear();
   const auto put = [this](const void* data, size_t bytes) {
@@ -251,8 +269,8 @@ std::span<const std::byte> PackedBlockBuilder::Finish() {
     bytes_.insert(bytes_.end(), from, from + bytes);
   };
   const auto align = [this] {
-    bytes_.resize(static_cast<size_t>(
-        RoundUp(static_cast<int64_t>(bytes_.size()), kColumnAlignment)));
+    bytes_.resize(
+        static_cast<size_t>(RoundUp(static_cast<int64_t>(bytes_.size()), kColumnAlignment)));
   };
   const auto put_column = [&](const auto& column) {
     align();
@@ -341,7 +359,8 @@ absl::Status PackedBlock::Open(const PackedManifest& manifest, int64_t size, int
     FeatureHead of = {};
     std::memcpy(&of, bytes + sizeof head + static_cast<size_t>(f) * sizeof of, sizeof of);
     if (of.width < 1 || of.width > 8 || of.has_lengths > 1 ||
-        (of.has_lengths == 0 && of.lookups != samples)) {
+        (of.has_lengths == 0 && of.lookups != samples) ||
+        (of.has_lengths == 1 && manifest.one_each)) {
       return absl::DataLossError(absl::StrCat("the head of feature ", f, " is wrong"));
     }
     Feature& feature = features_[static_cast<size_t>(f)];

@@ -48,13 +48,16 @@ struct PackedManifest {
   int64_t block_samples = 0;  // of each block but the last of a split
   bool has_weights = false;
   bool has_probability = false;
-  std::string table_schema;    // its text, or empty
+  bool one_each = false;         // each sample has one lookup of each feature
+  std::string table_schema;      // its text, or empty
   int64_t vocabulary_bytes = 0;  // 0: there is none
   uint32_t vocabulary_crc = 0;
   std::vector<std::pair<std::string, std::string>> source;  // what it was made of, in words
   std::array<SplitFile, 3> splits;                          // by Split
 
+  int64_t& Samples(Split split);
   int64_t Samples(Split split) const;
+  int64_t SplitBytes() const;  // of the files of all splits
 };
 
 std::string PackedManifestText(const PackedManifest& manifest);
@@ -62,8 +65,9 @@ std::string PackedManifestText(const PackedManifest& manifest);
 // (another version); all name the file.
 absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& dir);
 // The places of a split's blocks, in order. Errors: DataLoss, naming the file.
-absl::StatusOr<std::vector<PackedBlockPlace>> ReadPackedIndex(
-    Env& env, const std::string& dir, const PackedManifest& manifest, Split split);
+absl::StatusOr<std::vector<PackedBlockPlace>> ReadPackedIndex(Env& env, const std::string& dir,
+                                                              const PackedManifest& manifest,
+                                                              Split split);
 
 // Makes blocks of batches. Dimensions as in CtrBatch.
 //
@@ -76,6 +80,8 @@ class PackedBlockBuilder {
   // The samples [begin, end) of a batch. Errors: InvalidArgument, which names the sample and what
   // of it a pack cannot hold (a label other than 0 and 1, a bag of more than 65,535 lookups).
   absl::Status Append(const CtrBatch& batch, int64_t begin, int64_t end);
+  // Whether each sample has one lookup of each feature.
+  bool one_each() const;
   // The bytes of the block, which are valid until the next call; the builder is empty then.
   std::span<const std::byte> Finish();
 
@@ -111,6 +117,9 @@ class PackedBlock {
     const float* weights = nullptr;  // [lookups], or null
     // [samples + 1]: lookups of the samples before; empty where each sample has one.
     std::vector<uint32_t> begins;
+
+    // Of sample i, or of all.
+    int64_t BeginOf(int64_t i) const { return begins.empty() ? i : begins[static_cast<size_t>(i)]; }
   };
 
   // Room for a block of that many bytes; those may be read in up to Buffer().size().
@@ -122,8 +131,8 @@ class PackedBlock {
 
   int64_t samples() const { return samples_; }
   int64_t memory_bytes() const { return memory_bytes_; }
-  const uint8_t* labels() const { return labels_; }       // [samples, T]
-  const float* dense() const { return dense_; }           // [samples, I]
+  const uint8_t* labels() const { return labels_; }          // [samples, T]
+  const float* dense() const { return dense_; }              // [samples, I]
   const float* probability() const { return probability_; }  // [samples], or null
   const Feature& feature(int64_t f) const { return features_[static_cast<size_t>(f)]; }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <numeric>
 #include <span>
@@ -19,6 +18,7 @@
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "base/thread_pool.h"
+#include "models/data/packed_batches_impl.h"
 #include "models/data/packed_format.h"
 #include "models/data/permutation.h"
 #include "models/data/shuffle_impl.h"
@@ -31,8 +31,23 @@ namespace {
 constexpr int64_t kBlocksInOrder = 8;
 constexpr int kReadsInFlight = 32;
 
-// Blocks that are in memory together; their samples are numbered through.
-using Blocks = std::vector<std::shared_ptr<const PackedBlock>>;
+// What is mixed with each other: blocks, or their samples as rows.
+struct Group {
+  PackedBlocks blocks;
+  std::shared_ptr<PackedRows> rows;  // null: the blocks are there
+};
+
+// Memory of groups that are done with, to be used again.
+struct Spare {
+  std::vector<std::shared_ptr<PackedBlock>> blocks;
+  std::vector<std::shared_ptr<PackedRows>> rows;
+
+  // What nobody else has.
+  void Take(PackedBlocks from) {
+    for (auto& block : from)
+      blocks.push_back(std::const_pointer_cast<PackedBlock>(std::move(block)));
+  }
+};
 
 // The blocks of a split in their file.
 //
@@ -47,28 +62,23 @@ class BlockFile {
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> queue,
                             env.NewIoQueue({.depth = kReadsInFlight}));
-    return std::unique_ptr<BlockFile>(new BlockFile(manifest, manifest.Samples(split),
-                                                    std::move(places), std::move(file),
-                                                    std::move(queue)));
+    return std::unique_ptr<BlockFile>(new BlockFile(
+        manifest, manifest.Samples(split), std::move(places), std::move(file), std::move(queue)));
   }
 
   int64_t SamplesOf(int64_t block) const {
     return std::min(manifest_.block_samples, samples_ - block * manifest_.block_samples);
   }
 
-  // Many at a time; each is looked at as soon as it is there. `spare` are used again.
-  absl::StatusOr<Blocks> Read(std::span<const int64_t> numbers,
-                              std::vector<std::shared_ptr<PackedBlock>>* spare) {
+  // Many at a time; each is looked at as soon as it is there.
+  absl::StatusOr<PackedBlocks> Read(std::span<const int64_t> numbers, Spare* spare) {
     std::vector<std::shared_ptr<PackedBlock>> blocks;
     std::vector<IoRequest> requests;
     for (size_t i = 0; i < numbers.size(); ++i) {
       const PackedBlockPlace& place = PlaceOf(numbers[i]);
-      if (spare->empty()) {
-        blocks.push_back(std::make_shared<PackedBlock>());
-      } else {
-        blocks.push_back(std::move(spare->back()));
-        spare->pop_back();
-      }
+      if (spare->blocks.empty()) spare->blocks.push_back(std::make_shared<PackedBlock>());
+      blocks.push_back(std::move(spare->blocks.back()));
+      spare->blocks.pop_back();
       HOTROW_RETURN_IF_ERROR(blocks.back()->Reserve(place.bytes));
       requests.push_back({.file = file_.get(),
                           .offset = static_cast<int64_t>(place.offset),
@@ -84,13 +94,13 @@ class BlockFile {
       if (status.ok()) status = std::move(one);
     });
     HOTROW_RETURN_IF_ERROR(status);
-    return Blocks(blocks.begin(), blocks.end());
+    return PackedBlocks(blocks.begin(), blocks.end());
   }
 
  private:
   BlockFile(const PackedManifest& manifest, int64_t samples,
-            std::shared_ptr<const std::vector<PackedBlockPlace>> places,
-            std::unique_ptr<File> file, std::unique_ptr<IoQueue> queue)
+            std::shared_ptr<const std::vector<PackedBlockPlace>> places, std::unique_ptr<File> file,
+            std::unique_ptr<IoQueue> queue)
       : manifest_(manifest),
         samples_(samples),
         places_(std::move(places)),
@@ -103,15 +113,13 @@ class BlockFile {
   absl::Status Look(int64_t number, PackedBlock* block) const {
     const PackedBlockPlace& place = PlaceOf(number);
     const std::span<const std::byte> bytes(block->bytes(), place.bytes);
-    const absl::Status opened =
-        Crc32c(bytes) != place.crc
-            ? absl::DataLossError("its checksum differs")
-            : block->Open(manifest_, place.bytes, SamplesOf(number));
+    const absl::Status opened = Crc32c(bytes) != place.crc
+                                    ? absl::DataLossError("its checksum differs")
+                                    : block->Open(manifest_, place.bytes, SamplesOf(number));
     if (opened.ok()) return opened;
-    return absl::DataLossError(absl::StrCat(file_->path(), ": block ", number, " at byte ",
-                                            place.offset, " is damaged: ",
-                                            std::string(opened.message()),
-                                            "; pack the data again"));
+    return absl::DataLossError(
+        absl::StrCat(file_->path(), ": block ", number, " at byte ", place.offset,
+                     " is damaged: ", std::string(opened.message()), "; pack the data again"));
   }
 
   const PackedManifest& manifest_;
@@ -156,8 +164,7 @@ class EpochOrder {
   std::vector<int64_t> BlocksOf(int64_t group) const {
     const int64_t blocks = CeilDiv(samples_, block_samples_);
     const int64_t begin = group * blocks_per_group_;
-    std::vector<int64_t> members(
-        static_cast<size_t>(std::min(blocks_per_group_, blocks - begin)));
+    std::vector<int64_t> members(static_cast<size_t>(std::min(blocks_per_group_, blocks - begin)));
     std::iota(members.begin(), members.end(), begin);
     if (shuffled_ && blocks > blocks_per_group_) {
       const Permutation order = BlockOrder(blocks, seed_, epoch_);
@@ -185,132 +192,28 @@ class EpochOrder {
   std::vector<int64_t> group_begin_;
 };
 
-// Samples as a batch takes them: runs of neighbours, or one by one.
-struct Run {
-  const PackedBlock* block;
-  int64_t begin;
-  int64_t length;
-};
-
-template <int kWidth>
-void CopyIds(const std::byte* from, int64_t n, uint64_t* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = PackedId(from, kWidth, i);
+// The blocks as they are used: themselves, or as rows, which make them spare.
+absl::StatusOr<Group> MakeGroup(const PackedManifest& manifest, bool as_rows, PackedBlocks blocks,
+                                Spare* spare) {
+  if (!as_rows) return Group{std::move(blocks), nullptr};
+  if (spare->rows.empty()) spare->rows.push_back(std::make_shared<PackedRows>(manifest));
+  std::shared_ptr<PackedRows> rows = std::move(spare->rows.back());
+  spare->rows.pop_back();
+  HOTROW_RETURN_IF_ERROR(rows->Fill(blocks));
+  spare->Take(std::move(blocks));
+  return Group{{}, std::move(rows)};
 }
-void CopyIds(const std::byte* from, int32_t width, int64_t n, uint64_t* to) {
-  switch (width) {
-    case 1: return CopyIds<1>(from, n, to);
-    case 2: return CopyIds<2>(from, n, to);
-    case 3: return CopyIds<3>(from, n, to);
-    case 4: return CopyIds<4>(from, n, to);
-    case 5: return CopyIds<5>(from, n, to);
-    case 6: return CopyIds<6>(from, n, to);
-    case 7: return CopyIds<7>(from, n, to);
-    default: std::memcpy(to, from, static_cast<size_t>(n) * sizeof *to);
-  }
-}
-
-// Makes batches of runs of samples, a column after the other, so that what is written is written
-// from its beginning to its end, and what is read of a block lies close together.
-class BatchMaker {
- public:
-  BatchMaker(const PackedManifest& manifest, ThreadPool* pool)
-      : manifest_(manifest),
-        pool_(pool),
-        num_features_(static_cast<int64_t>(manifest.schema.features.size())),
-        num_labels_(static_cast<int64_t>(manifest.schema.labels.size())),
-        num_dense_(manifest.schema.num_dense) {}
-
-  void Make(std::span<const Run> runs, int64_t n, CtrBatch* batch) {
-    batch->batch_size = n;
-    batch->num_labels = static_cast<int32_t>(num_labels_);
-    batch->labels.resize(static_cast<size_t>(n * num_labels_));
-    batch->dense.resize(static_cast<size_t>(n * num_dense_));
-    batch->true_probability.resize(static_cast<size_t>(manifest_.has_probability ? n : 0));
-    batch->offsets.resize(static_cast<size_t>(num_features_ * n + 1));
-    // Each column's place is known when the lookups of those before it are counted.
-    std::vector<int64_t> begins(static_cast<size_t>(num_features_) + 1, 0);
-    ParallelFor(pool_, num_features_, 1, [&](int64_t f, int64_t) {
-      int64_t sum = 0;
-      for (const Run& run : runs) {
-        const std::vector<uint32_t>& begin_of = run.block->feature(f).begins;
-        sum += begin_of.empty() ? run.length
-                                : begin_of[static_cast<size_t>(run.begin + run.length)] -
-                                      begin_of[static_cast<size_t>(run.begin)];
-      }
-      begins[static_cast<size_t>(f) + 1] = sum;
-    });
-    std::partial_sum(begins.begin(), begins.end(), begins.begin());
-    batch->values.resize(static_cast<size_t>(begins.back()));
-    batch->weights.resize(static_cast<size_t>(manifest_.has_weights ? begins.back() : 0));
-    batch->offsets[0] = 0;
-    // The dense columns lie together in each sample: they are one more.
-    ParallelFor(pool_, num_features_ + 1, 1, [&](int64_t column, int64_t) {
-      if (column == 0) {
-        CopyDense(runs, batch);
-      } else {
-        CopyFeature(runs, column - 1, n, begins[static_cast<size_t>(column) - 1], batch);
-      }
-    });
-  }
-
- private:
-  void CopyDense(std::span<const Run> runs, CtrBatch* batch) const {
-    float* dense = batch->dense.data();
-    float* label = batch->labels.data();
-    float* probability = batch->true_probability.data();
-    for (const Run& run : runs) {
-      const float* const from = run.block->dense() + run.begin * num_dense_;
-      dense = std::copy_n(from, run.length * num_dense_, dense);
-      const uint8_t* const labels = run.block->labels() + run.begin * num_labels_;
-      label = std::copy_n(labels, run.length * num_labels_, label);
-      if (manifest_.has_probability) {
-        probability = std::copy_n(run.block->probability() + run.begin, run.length, probability);
-      }
-    }
-  }
-
-  void CopyFeature(std::span<const Run> runs, int64_t f, int64_t n, int64_t begin,
-                   CtrBatch* batch) const {
-    uint64_t* value = batch->values.data() + begin;
-    float* weight = batch->weights.data() + (manifest_.has_weights ? begin : 0);
-    int64_t* offset = batch->offsets.data() + f * n + 1;  // the end of each bag
-    for (const Run& run : runs) {
-      const PackedBlock::Feature& feature = run.block->feature(f);
-      const std::vector<uint32_t>& begins = feature.begins;
-      const auto begin_of = [&](int64_t i) {
-        return begins.empty() ? i : int64_t{begins[static_cast<size_t>(i)]};
-      };
-      const int64_t first = begin_of(run.begin);
-      const int64_t lookups = begin_of(run.begin + run.length) - first;
-      CopyIds(feature.values + first * feature.width, feature.width, lookups, value);
-      if (feature.weights != nullptr) {
-        weight = std::copy_n(feature.weights + first, lookups, weight);
-      }
-      if (begins.empty()) {
-        for (int64_t i = 1; i <= run.length; ++i) *offset++ = begin + i;
-      } else {
-        for (int64_t i = 1; i <= run.length; ++i) {
-          *offset++ = begin + begin_of(run.begin + i) - first;
-        }
-      }
-      value += lookups;
-      begin += lookups;
-    }
-  }
-
-  const PackedManifest& manifest_;
-  ThreadPool* const pool_;
-  const int64_t num_features_;
-  const int64_t num_labels_;
-  const int64_t num_dense_;
-};
 
 // Reads groups of blocks one ahead of who takes them, on a thread of its own.
 class GroupReader {
  public:
-  GroupReader(std::unique_ptr<BlockFile> file, std::shared_ptr<const EpochOrder> order,
-              int64_t first_group)
-      : file_(std::move(file)), order_(std::move(order)), next_(first_group) {}
+  GroupReader(const PackedManifest& manifest, bool as_rows, std::unique_ptr<BlockFile> file,
+              std::shared_ptr<const EpochOrder> order, int64_t first_group)
+      : manifest_(manifest),
+        as_rows_(as_rows),
+        file_(std::move(file)),
+        order_(std::move(order)),
+        next_(first_group) {}
   ~GroupReader() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -325,36 +228,36 @@ class GroupReader {
   }
 
   // The next group. Errors stay.
-  absl::StatusOr<Blocks> Take() {
+  absl::StatusOr<Group> Take() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return ready_; });
     if (!group_.ok()) return group_;
     ready_ = false;
-    Blocks taken = *std::move(group_);
+    Group taken = *std::move(group_);
     lock.unlock();
     changed_.notify_all();
     return taken;
   }
-  // A block that is not needed any more.
-  void GiveBack(std::shared_ptr<const PackedBlock> block) {
-    if (block.use_count() != 1) return;
+  // A group that is not needed any more.
+  void GiveBack(Group group) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    given_back_.push_back(std::const_pointer_cast<PackedBlock>(std::move(block)));
+    given_back_.Take(std::move(group.blocks));
+    if (group.rows != nullptr) given_back_.rows.push_back(std::move(group.rows));
   }
 
  private:
   void Loop() {
-    std::vector<std::shared_ptr<PackedBlock>> spare;
+    Spare spare;
     for (; next_ < order_->num_groups(); ++next_) {
       {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || !ready_; });
         if (stop_) return;
-        spare.insert(spare.end(), std::make_move_iterator(given_back_.begin()),
-                     std::make_move_iterator(given_back_.end()));
-        given_back_.clear();
+        for (auto& block : given_back_.blocks) spare.blocks.push_back(std::move(block));
+        for (auto& rows : given_back_.rows) spare.rows.push_back(std::move(rows));
+        given_back_ = Spare();
       }
-      absl::StatusOr<Blocks> group = file_->Read(order_->BlocksOf(next_), &spare);
+      absl::StatusOr<Group> group = ReadGroup(&spare);
       const bool failed = !group.ok();
       {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -365,7 +268,13 @@ class GroupReader {
       if (failed) return;
     }
   }
+  absl::StatusOr<Group> ReadGroup(Spare* spare) {
+    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, file_->Read(order_->BlocksOf(next_), spare));
+    return MakeGroup(manifest_, as_rows_, std::move(blocks), spare);
+  }
 
+  const PackedManifest& manifest_;
+  const bool as_rows_;
   const std::unique_ptr<BlockFile> file_;
   const std::shared_ptr<const EpochOrder> order_;
   int64_t next_;  // group; of the thread
@@ -373,96 +282,98 @@ class GroupReader {
   std::condition_variable changed_;
   bool ready_ = false;
   bool stop_ = false;
-  absl::StatusOr<Blocks> group_ = Blocks();
-  std::vector<std::shared_ptr<PackedBlock>> given_back_;
+  absl::StatusOr<Group> group_ = Group();
+  Spare given_back_;
   std::thread thread_;
 };
 
 class PackedReader : public DataReader {
  public:
-  // resident: all blocks of the split, or empty; then `groups` reads them.
-  PackedReader(const PackedManifest& manifest, ThreadPool* pool, int64_t samples,
-               std::shared_ptr<const EpochOrder> order, Blocks resident,
+  // groups: null where `resident` holds all of the split, or nothing is to be read.
+  PackedReader(const PackedManifest& manifest, ThreadPool* pool, int64_t samples, bool as_rows,
+               std::shared_ptr<const EpochOrder> order, Group resident,
                std::unique_ptr<GroupReader> groups, int64_t position)
       : manifest_(manifest),
+        pool_(pool),
         samples_(samples),
+        as_rows_(as_rows),
         order_(std::move(order)),
         groups_(std::move(groups)),
-        maker_(manifest, pool),
-        pool_(pool),
         position_(position),
-        group_(order_->GroupOf(position) - 1),
-        blocks_(std::move(resident)) {}
+        number_(order_->GroupOf(position) - 1),
+        group_(std::move(resident)) {}
 
   absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
     HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
     const int64_t n = std::min(max_batch_size, samples_ - position_);
-    runs_.clear();
-    Blocks done;  // of groups that end in this batch
-    for (int64_t left = n; left > 0;) {
-      if (group_ < 0 || position_ >= order_->GroupBegin(group_ + 1)) {
+    if (as_rows_) MakeRoomForRows(manifest_, n, pool_, batch);
+    selection_.Clear();
+    std::vector<Group> done;  // those that end in this batch
+    for (int64_t at = 0; at < n;) {
+      if (number_ < 0 || position_ >= order_->GroupBegin(number_ + 1)) {
         HOTROW_RETURN_IF_ERROR(EnterGroup(&done));
       }
-      const int64_t begin = position_ - order_->GroupBegin(group_);
-      const int64_t count = std::min(left, order_->GroupBegin(group_ + 1) - position_);
-      AddRuns(begin, count);
+      const int64_t begin = position_ - order_->GroupBegin(number_);
+      const int64_t count = std::min(n - at, order_->GroupBegin(number_ + 1) - position_);
+      if (as_rows_) {
+        group_.rows->Gather(*permutation_, begin, count, pool_, at, batch);
+      } else {
+        Select(begin, count);
+      }
       position_ += count;
-      left -= count;
+      at += count;
     }
-    maker_.Make(runs_, n, batch);
-    for (std::shared_ptr<const PackedBlock>& block : done) groups_->GiveBack(std::move(block));
+    if (!as_rows_) MakeBatchOfColumns(manifest_, selection_, pool_, n, batch);
+    for (Group& group : done) groups_->GiveBack(std::move(group));
     return absl::OkStatus();
   }
   int64_t position() const override { return position_; }
 
  private:
   // The group of position_.
-  absl::Status EnterGroup(Blocks* done) {
+  absl::Status EnterGroup(std::vector<Group>* done) {
     if (groups_ != nullptr) {
-      HOTROW_ASSIGN_OR_RETURN(Blocks next, groups_->Take());
-      done->insert(done->end(), std::make_move_iterator(blocks_.begin()),
-                   std::make_move_iterator(blocks_.end()));
-      blocks_ = std::move(next);
+      HOTROW_ASSIGN_OR_RETURN(Group next, groups_->Take());
+      done->push_back(std::exchange(group_, std::move(next)));
     }
-    group_ = order_->GroupOf(position_);
-    permutation_ = order_->SamplesOf(group_);
+    number_ = order_->GroupOf(position_);
+    permutation_ = order_->SamplesOf(number_);
     return absl::OkStatus();
   }
 
-  // Samples [begin, begin + count) of the group in its order.
-  void AddRuns(int64_t begin, int64_t count) {
+  // Adds the samples [begin, begin + count) of the group in its order.
+  void Select(int64_t begin, int64_t count) {
     const int64_t each = manifest_.block_samples;
-    const auto block = [&](int64_t i) { return blocks_[static_cast<size_t>(i / each)].get(); };
-    if (permutation_ == nullptr) {
-      for (int64_t end = begin + count; begin < end;) {
-        const int64_t length = std::min(end, RoundUp(begin + 1, each)) - begin;
-        runs_.push_back({block(begin), begin % each, length});
-        begin += length;
+    const auto first_block = static_cast<int64_t>(selection_.blocks.size());
+    for (const auto& block : group_.blocks) selection_.blocks.push_back(block.get());
+    const auto add = [&](int64_t i, int64_t length) {
+      selection_.runs.push_back({static_cast<uint32_t>(first_block + i / each),
+                                 static_cast<uint32_t>(i % each), static_cast<uint32_t>(length)});
+    };
+    if (permutation_ != nullptr) {
+      for (int64_t i = begin; i < begin + count; ++i) {
+        add(static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(i))), 1);
       }
       return;
     }
-    constexpr int64_t kGrain = 4096;
-    const size_t at = runs_.size();
-    runs_.resize(at + static_cast<size_t>(count));
-    ParallelFor(pool_, count, kGrain, [&](int64_t first, int64_t end) {
-      for (int64_t k = first; k < end; ++k) {
-        const auto i = static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(begin + k)));
-        runs_[at + static_cast<size_t>(k)] = {block(i), i % each, 1};
-      }
-    });
+    for (int64_t i = begin; i < begin + count;) {
+      const int64_t length = std::min(RoundUp(i + 1, each), begin + count) - i;
+      add(i, length);
+      i += length;
+    }
   }
 
   const PackedManifest& manifest_;
+  ThreadPool* const pool_;
   const int64_t samples_;
+  const bool as_rows_;  // of groups
   const std::shared_ptr<const EpochOrder> order_;
   const std::unique_ptr<GroupReader> groups_;
-  BatchMaker maker_;
-  ThreadPool* const pool_;
   int64_t position_;
-  int64_t group_;   // that of blocks_
-  Blocks blocks_;
-  std::unique_ptr<Permutation> permutation_;  // of the group
-  std::vector<Run> runs_;
+  int64_t number_;  // of the group
+  Group group_;
+  std::unique_ptr<Permutation> permutation_;  // of its samples; null: they are in order
+  PackedSelection selection_;
 };
 
 class PackedSource : public DataSource {
@@ -498,12 +409,11 @@ class PackedSource : public DataSource {
                        absl::StrCat(manifest_.Samples(split), " samples, checksum ",
                                     manifest_.splits[static_cast<size_t>(split)].index_crc));
     }
-    out.emplace_back("order",
-                     options_.in_order ? std::string("that of the files")
-                     : BlocksPerGroup(Split::kTrain) >= NumBlocks(Split::kTrain)
-                         ? std::string("shuffled as a whole")
-                         : absl::StrCat("shuffled in groups of ", BlocksPerGroup(Split::kTrain),
-                                        " blocks"));
+    out.emplace_back("order", options_.in_order ? std::string("that of the files")
+                              : BlocksPerGroup(Split::kTrain) >= NumBlocks(Split::kTrain)
+                                  ? std::string("shuffled as a whole")
+                                  : absl::StrCat("shuffled in groups of ",
+                                                 BlocksPerGroup(Split::kTrain), " blocks"));
     return out;
   }
   const Vocabulary* vocabulary() const override {
@@ -518,19 +428,21 @@ class PackedSource : public DataSource {
     const bool shuffled = split == Split::kTrain && !options_.in_order;
     const auto order = std::make_shared<const EpochOrder>(
         samples, manifest_.block_samples, BlocksPerGroup(split), shuffled, options_.seed, epoch);
-    Blocks resident;
+    const bool as_rows = shuffled && manifest_.one_each && !manifest_.has_weights;
+    Group resident;
     std::unique_ptr<GroupReader> groups;
     if (first_sample == samples) {
       // Nothing is read.
     } else if (shuffled && order->num_groups() == 1) {
-      HOTROW_ASSIGN_OR_RETURN(resident, Resident());
+      HOTROW_ASSIGN_OR_RETURN(resident, Resident(as_rows));
     } else {
       HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, OpenFile(split));
-      groups = std::make_unique<GroupReader>(std::move(file), order, order->GroupOf(first_sample));
+      groups = std::make_unique<GroupReader>(manifest_, as_rows, std::move(file), order,
+                                             order->GroupOf(first_sample));
       HOTROW_RETURN_IF_ERROR(groups->Start());
     }
-    return std::make_unique<PackedReader>(manifest_, &pool_, samples, order, std::move(resident),
-                                          std::move(groups), first_sample);
+    return std::make_unique<PackedReader>(manifest_, &pool_, samples, as_rows, order,
+                                          std::move(resident), std::move(groups), first_sample);
   }
 
  private:
@@ -558,15 +470,16 @@ class PackedSource : public DataSource {
     return BlockFile::Open(env_, dir_, manifest_, split, places_[static_cast<size_t>(split)]);
   }
 
-  // All blocks of the training split, read once.
-  absl::StatusOr<Blocks> Resident() {
+  // All of the training split, read once.
+  absl::StatusOr<Group> Resident(bool as_rows) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!resident_.empty()) return resident_;
+    if (resident_.rows != nullptr || !resident_.blocks.empty()) return resident_;
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFile> file, OpenFile(Split::kTrain));
     std::vector<int64_t> all(static_cast<size_t>(NumBlocks(Split::kTrain)));
     std::iota(all.begin(), all.end(), 0);
-    std::vector<std::shared_ptr<PackedBlock>> spare;
-    HOTROW_ASSIGN_OR_RETURN(resident_, file->Read(all, &spare));
+    Spare spare;
+    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, file->Read(all, &spare));
+    HOTROW_ASSIGN_OR_RETURN(resident_, MakeGroup(manifest_, as_rows, std::move(blocks), &spare));
     return resident_;
   }
 
@@ -603,7 +516,7 @@ class PackedSource : public DataSource {
   std::unique_ptr<TableSchema> table_schema_;
   Vocabulary vocabulary_;
   std::mutex mutex_;  // guards what follows
-  Blocks resident_;
+  Group resident_;
 };
 
 }  // namespace
@@ -614,6 +527,21 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::string& 
   auto source = std::make_unique<PackedSource>(dir, options, env);
   HOTROW_RETURN_IF_ERROR(source->Init());
   return source;
+}
+
+absl::Status VerifyPackedData(Env& env, const std::string& dir) {
+  HOTROW_ASSIGN_OR_RETURN(const PackedManifest manifest, ReadPackedManifest(env, dir));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
+                          OpenPackedSource(dir, {.in_order = true}, env));
+  CtrBatch batch;
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataReader> reader,
+                            data->OpenSplit(split, /*epoch=*/0, /*first_sample=*/0));
+    do {
+      HOTROW_RETURN_IF_ERROR(reader->Next(manifest.block_samples, &batch));
+    } while (batch.batch_size > 0);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hotrow

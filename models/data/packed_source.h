@@ -29,6 +29,10 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::string& 
                                                              const FileSourceOptions& options,
                                                              Env& env = PosixEnv());
 
+// Reads all samples of packed data. Errors: the first damage (DataLoss), with file and block, and
+// those of opening it.
+absl::Status VerifyPackedData(Env& env, const std::string& dir);
+
 }  // namespace hotrow
 
 #endif  // HOTROW_MODELS_DATA_PACKED_SOURCE_H_

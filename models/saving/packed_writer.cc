@@ -26,6 +26,7 @@ class PackWriter {
   absl::Status Write() {
     manifest_.schema = data_.schema();
     manifest_.block_samples = options_.block_samples;
+    manifest_.one_each = true;  // as far as it is known
     HOTROW_ASSIGN_OR_RETURN(const auto identity, data_.Identity());
     manifest_.source = identity;
     manifest_.source.insert(manifest_.source.begin(), {"data", options_.source});
@@ -41,16 +42,12 @@ class PackWriter {
       return absl::FailedPreconditionError(absl::StrCat(
           options_.source, ": changed while it was read; pack it when nobody writes it"));
     }
-    manifest_.schema.train_samples = summary_.samples[0];
-    manifest_.schema.valid_samples = summary_.samples[1];
-    manifest_.schema.test_samples = summary_.samples[2];
     return WriteText(kPackedManifestName, PackedManifestText(manifest_));
   }
-  const PackSummary& summary() const { return summary_; }
+  const PackedManifest& manifest() const { return manifest_; }
 
  private:
   absl::Status WriteText(const char* name, const std::string& text) {
-    summary_.bytes += static_cast<int64_t>(text.size());
     return WriteFileAtomically(env_, absl::StrCat(dir_, "/", name), text);
   }
 
@@ -66,21 +63,21 @@ class PackWriter {
   absl::Status WriteSplit(Split split) {
     PackedManifest::SplitFile& out = manifest_.splits[static_cast<size_t>(split)];
     out.file = absl::StrCat(NameOfSplit(split), ".pack");
-    HOTROW_ASSIGN_OR_RETURN(file_, env_.Open(absl::StrCat(dir_, "/", out.file),
-                                             OpenMode::kTruncate));
+    HOTROW_ASSIGN_OR_RETURN(file_,
+                            env_.Open(absl::StrCat(dir_, "/", out.file), OpenMode::kTruncate));
     offset_ = 0;
     places_.clear();
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataReader> reader,
                             data_.OpenSplit(split, /*epoch=*/0, /*first_sample=*/0));
-    int64_t& samples = summary_.samples[static_cast<size_t>(split)];
+    int64_t& samples = manifest_.Samples(split);
+    samples = 0;
     while (true) {
       HOTROW_RETURN_IF_ERROR(reader->Next(options_.block_samples, &batch_));
       if (batch_.batch_size == 0) break;
       HOTROW_RETURN_IF_ERROR(Append(split, samples));
       samples += batch_.batch_size;
-      if (options_.on_progress) {
-        options_.on_progress(summary_.samples[0] + summary_.samples[1] + summary_.samples[2]);
-      }
+      done_ += batch_.batch_size;
+      if (options_.on_progress) options_.on_progress(done_);
     }
     if (builder_ != nullptr && builder_->size() > 0) HOTROW_RETURN_IF_ERROR(FinishBlock());
     out.blocks = static_cast<int64_t>(places_.size());
@@ -88,8 +85,6 @@ class PackWriter {
     const std::span<const std::byte> index = std::as_bytes(std::span(places_));
     out.index_crc = Crc32c(index);
     HOTROW_RETURN_IF_ERROR(WriteFull(*file_, offset_, index));
-    summary_.blocks += out.blocks;
-    summary_.bytes += offset_ + static_cast<int64_t>(index.size());
     HOTROW_RETURN_IF_ERROR(file_->Sync());
     return file_->Close();
   }
@@ -104,18 +99,19 @@ class PackWriter {
       builder_ = std::make_unique<PackedBlockBuilder>(manifest_);
     }
     if (manifest_.has_weights != has_weights || manifest_.has_probability != has_probability) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          options_.source, ": only some samples have weights, or probabilities; expected all or "
-                           "none"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.source,
+                       ": only some samples have weights, or probabilities; expected all or "
+                       "none"));
     }
     for (int64_t begin = 0; begin < batch_.batch_size;) {
       const int64_t count =
           std::min(batch_.batch_size - begin, options_.block_samples - builder_->size());
       if (const absl::Status status = builder_->Append(batch_, begin, begin + count);
           !status.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(options_.source, ", split ", NameOfSplit(split), ", from sample ", before,
-                         " on: ", std::string(status.message())));
+        return absl::InvalidArgumentError(absl::StrCat(options_.source, ", split ",
+                                                       NameOfSplit(split), ", from sample ", before,
+                                                       " on: ", std::string(status.message())));
       }
       begin += count;
       if (builder_->size() == options_.block_samples) HOTROW_RETURN_IF_ERROR(FinishBlock());
@@ -124,6 +120,7 @@ class PackWriter {
   }
 
   absl::Status FinishBlock() {
+    manifest_.one_each = manifest_.one_each && builder_->one_each();
     const std::span<const std::byte> block = builder_->Finish();
     if (block.size() > UINT32_MAX) {
       return absl::InvalidArgumentError(
@@ -143,17 +140,17 @@ class PackWriter {
   Env& env_;
   const std::string dir_;
   PackedManifest manifest_;
-  PackSummary summary_;
   std::unique_ptr<PackedBlockBuilder> builder_;
   std::unique_ptr<File> file_;
   int64_t offset_ = 0;  // of the next block
   std::vector<PackedBlockPlace> places_;
   CtrBatch batch_;
+  int64_t done_ = 0;  // samples of all splits
 };
 
 }  // namespace
 
-absl::StatusOr<PackSummary> PackData(DataSource& data, const PackOptions& options) {
+absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& options) {
   if (options.block_samples < 1 || options.block_samples > kPackedBlockSamplesMax) {
     return absl::InvalidArgumentError(absl::StrCat("PackOptions.block_samples is ",
                                                    options.block_samples, ", expected one in [1, ",
@@ -166,7 +163,7 @@ absl::StatusOr<PackSummary> PackData(DataSource& data, const PackOptions& option
   PackWriter writer(data, options, dir->path());
   HOTROW_RETURN_IF_ERROR(writer.Write());
   HOTROW_RETURN_IF_ERROR(dir->Commit());
-  return writer.summary();
+  return writer.manifest();
 }
 
 }  // namespace hotrow

@@ -1,7 +1,6 @@
 #ifndef HOTROW_MODELS_SAVING_PACKED_WRITER_H_
 #define HOTROW_MODELS_SAVING_PACKED_WRITER_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -9,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "models/data/data_source.h"
+#include "models/data/packed_format.h"
 
 namespace hotrow {
 
@@ -20,18 +20,13 @@ struct PackOptions {
   Env* env = &PosixEnv();
 };
 
-struct PackSummary {
-  std::array<int64_t, 3> samples = {};  // by Split
-  int64_t blocks = 0;
-  int64_t bytes = 0;  // of all files
-};
-
 // Writes all samples of a source as packed data (docs/formats/packed_data.md), in the order in
 // which it gives those of epoch 0: open it with OpenDataOptions::in_order. The directory appears
-// when all of it is durable; a kill leaves none. Takes some MiB of memory.
+// when all of it is durable; a kill leaves none. Takes some MiB of memory. Returns what the pack
+// says of itself.
 // Errors: those of the source and of the disk; InvalidArgument where a pack cannot hold a sample;
 // FailedPrecondition where the source changed meanwhile, or the directory is not empty.
-absl::StatusOr<PackSummary> PackData(DataSource& data, const PackOptions& options);
+absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& options);
 
 }  // namespace hotrow
 

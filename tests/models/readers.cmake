@@ -6,6 +6,7 @@ hotrow_add_test(
           file_kinds_test.cc
           file_source_test.cc
           npy_test.cc
+          packed_source_test.cc
           real_data_test.cc
           sample_block_test.cc
           slice_batch_test.cc

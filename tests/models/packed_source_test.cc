@@ -1,0 +1,335 @@
+#include "models/data/packed_source.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "models/data/packed_format.h"
+#include "models/data/table_source.h"
+#include "models/json/sealed_json.h"
+#include "models/saving/packed_writer.h"
+#include "tests/models/file_builders.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::FaultyEnv;
+using test::MemEnv;
+using test::StatusIs;
+using test::WriteFileOrDie;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTrain = 1003;
+constexpr int64_t kBlock = 64;
+
+// Sample i has the dense feature i / 4, keys i and 2^33 + i, and, if asked for, i % 4 values i in a
+// bag.
+std::string Text(int64_t samples, bool bags) {
+  std::string text = bags ? "y,x,id,wide,bag\n" : "y,x,id,wide\n";
+  for (int64_t i = 0; i < samples; ++i) {
+    absl::StrAppend(&text, i % 3 == 0 ? 1 : 0, ",", 0.25 * static_cast<double>(i), ",", i, ",",
+                    (int64_t{1} << 33) + i);
+    if (bags) text += ',';
+    for (int64_t j = 0; bags && j < i % 4; ++j) absl::StrAppend(&text, i, "|");
+    text += '\n';
+  }
+  return text;
+}
+
+class PackedSourceTest : public testing::TestWithParam<bool> {  // P: with bags
+ protected:
+  PackedSourceTest() {
+    WriteFileOrDie(env_, "/d/train", Text(kTrain, GetParam()));
+    WriteFileOrDie(env_, "/d/valid", Text(37, GetParam()));
+    WriteFileOrDie(env_, "/d/test", Text(5, GetParam()));
+  }
+
+  std::unique_ptr<DataSource> OpenText(const FileSourceOptions& options) {
+    auto schema = ParseTableSchema(
+        absl::StrCat(R"({"name": "numbered",
+      "files": {"train": ["train"], "valid": ["valid"], "test": ["test"]}, "columns": [
+        {"name": "y", "role": "label"}, {"name": "x", "role": "dense"},
+        {"name": "id", "role": "categorical", "key": "integer"},
+        {"name": "wide", "role": "categorical", "key": "integer"})",
+                     GetParam() ? R"(, {"name": "bag", "role": "categorical", "key": "integer",
+                                        "separator": "|"})"
+                                : "",
+                     "]}"),
+        "/d/schema.json");
+    HOTROW_CHECK(schema.ok());
+    auto source = OpenTableSource(*schema, options, env_);
+    HOTROW_CHECK(source.ok());
+    return *std::move(source);
+  }
+  absl::StatusOr<PackedManifest> Pack(Env& env, int64_t block_samples = kBlock) {
+    const auto text = OpenText({.memory_bytes = 0, .in_order = true});
+    return PackData(*text, {.dir = "/packed",
+                            .block_samples = block_samples,
+                            .source = "table:/d/schema.json",
+                            .env = &env});
+  }
+  absl::StatusOr<std::unique_ptr<DataSource>> Open(const FileSourceOptions& options) {
+    return OpenPackedSource("/packed", options, env_);
+  }
+
+  // Some blocks of kTrain, so that several groups make an epoch.
+  static FileSourceOptions InGroups(int32_t threads = 1) {
+    return {.seed = 7, .memory_bytes = 20'000, .threads = {.reading = threads}};
+  }
+
+  MemEnv env_;
+};
+
+std::vector<CtrBatch> Batches(DataSource& source, Split split, int64_t epoch, int64_t first_sample,
+                              int64_t batch_size) {
+  std::vector<CtrBatch> batches;
+  auto reader = source.OpenSplit(split, epoch, first_sample);
+  HOTROW_CHECK(reader.ok());
+  int64_t position = first_sample;
+  do {
+    EXPECT_EQ((*reader)->position(), position);
+    batches.emplace_back();
+    HOTROW_EXPECT_OK((*reader)->Next(batch_size, &batches.back()));
+    position += batches.back().batch_size;
+  } while (batches.back().batch_size > 0);
+  return batches;
+}
+
+void ExpectEqual(const std::vector<CtrBatch>& a, const std::vector<CtrBatch>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].batch_size, b[i].batch_size);
+    EXPECT_EQ(a[i].labels, b[i].labels);
+    EXPECT_EQ(a[i].dense, b[i].dense);
+    EXPECT_EQ(a[i].values, b[i].values);
+    EXPECT_EQ(a[i].offsets, b[i].offsets);
+    EXPECT_EQ(a[i].weights, b[i].weights);
+    EXPECT_EQ(a[i].true_probability, b[i].true_probability);
+  }
+}
+
+// The first feature's keys, which are the numbers of the samples.
+std::vector<uint64_t> Ids(DataSource& source, int64_t epoch, int64_t first_sample,
+                          int64_t batch_size) {
+  std::vector<uint64_t> ids;
+  for (const CtrBatch& batch : Batches(source, Split::kTrain, epoch, first_sample, batch_size)) {
+    for (int64_t b = 0; b < batch.batch_size; ++b) {
+      const auto i = static_cast<size_t>(b);
+      ids.push_back(batch.values[i]);
+      EXPECT_EQ(batch.dense[i], 0.25f * static_cast<float>(batch.values[i]));
+      EXPECT_EQ(batch.values[i + static_cast<size_t>(batch.batch_size)],
+                batch.values[i] + (uint64_t{1} << 33));
+    }
+  }
+  return ids;
+}
+
+TEST_P(PackedSourceTest, GivesTheBatchesOfTheTextItWasMadeOf) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const PackedManifest pack, Pack(env_));
+  EXPECT_EQ(pack.schema.train_samples, kTrain);
+  EXPECT_EQ(pack.schema.test_samples, 5);
+  HOTROW_EXPECT_OK(VerifyPackedData(env_, "/packed"));
+  const FileSourceOptions options = {.seed = 7};
+  const auto text = OpenText(options);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(options));
+  EXPECT_EQ(packed->schema().name, "numbered");
+  ASSERT_NE(packed->table_schema(), nullptr);
+  for (const int64_t batch_size : {1, 50, 64, 2000}) {
+    for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+      SCOPED_TRACE(testing::Message() << NameOfSplit(split) << ", batches of " << batch_size);
+      if (batch_size == 1 && split == Split::kTrain) continue;
+      ExpectEqual(Batches(*packed, split, 3, 0, batch_size),
+                  Batches(*text, split, 3, 0, batch_size));
+    }
+  }
+}
+
+TEST_P(PackedSourceTest, EpochsOfGroupsArePermutationsOfTheirOwn) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(InGroups()));
+  std::set<std::vector<uint64_t>> orders;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<uint64_t> ids = Ids(*packed, epoch, 0, 50);
+    orders.insert(ids);
+    // Samples that were neighbours come from one group at most now and then.
+    EXPECT_FALSE(std::is_sorted(ids.begin(), ids.begin() + 100));
+    std::sort(ids.begin(), ids.end());
+    std::vector<uint64_t> all(kTrain);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(ids, all);
+  }
+  EXPECT_EQ(orders.size(), 3u);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto in_order, Open({.in_order = true}));
+  const std::vector<uint64_t> ids = Ids(*in_order, 1, 0, 50);
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+}
+
+TEST_P(PackedSourceTest, AnyStartBatchSizeAndNumberOfThreadsGiveTheSameOrder) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto one, Open(InGroups(1)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto four, Open(InGroups(4)));
+  const std::vector<uint64_t> ids = Ids(*one, 2, 0, 64);
+  EXPECT_EQ(Ids(*four, 2, 0, 700), ids);
+  for (int64_t first = 0; first <= kTrain; first += first < 128 ? 31 : 175) {
+    SCOPED_TRACE(first);
+    EXPECT_EQ(Ids(*four, 2, first, 97), std::vector<uint64_t>(ids.begin() + first, ids.end()));
+  }
+  EXPECT_THAT(one->OpenSplit(Split::kTrain, 0, kTrain + 1).status(),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("the split has 1003 samples")));
+}
+
+TEST_P(PackedSourceTest, ADamagedPackIsNamedAndGivesNoWrongSample) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto good, Open(InGroups()));
+  const std::vector<uint64_t> right = Ids(*good, 0, 0, 100);
+  for (const std::string name : {"pack.json", "train.pack"}) {
+    const std::string path = "/packed/" + name;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFileToString(env_, path));
+    const size_t step = bytes.size() / test::ForSanitizer(150, 40) | 1;
+    int64_t named = 0;
+    for (size_t at = 0; at <= bytes.size(); at += step) {
+      std::string damaged = bytes;
+      if (at % 2 == 0) {
+        damaged[std::min(at, bytes.size() - 1)] ^= 0x10;
+      } else {
+        damaged.resize(at);  // cut off
+      }
+      WriteFileOrDie(env_, path, damaged);
+      absl::Status status;
+      std::vector<uint64_t> ids;
+      if (auto opened = Open(InGroups()); opened.ok()) {
+        auto reader = (*opened)->OpenSplit(Split::kTrain, 0, 0);
+        status = reader.status();
+        CtrBatch batch;
+        while (status.ok()) {
+          status = (*reader)->Next(100, &batch);
+          if (!status.ok() || batch.batch_size == 0) break;
+          ids.insert(ids.end(), batch.values.begin(), batch.values.begin() + batch.batch_size);
+        }
+      } else {
+        status = opened.status();
+      }
+      if (status.ok()) {
+        EXPECT_EQ(ids, right) << name << ", byte " << at;  // what lies between blocks
+        continue;
+      }
+      ++named;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+    }
+    EXPECT_GT(named, 30) << name;
+    WriteFileOrDie(env_, path, bytes);
+  }
+}
+
+TEST_P(PackedSourceTest, AFaultAtAnyCallLeavesNoPackOrAWholeOne) {
+  for (int64_t k = 0;; k += test::ForSanitizer(1, 3)) {
+    FaultyEnv env(&env_);
+    env.FailCall(k, absl::ResourceExhaustedError("injected: no space"));
+    const absl::StatusOr<PackedManifest> packed = Pack(env, 400);
+    if (env.faults() == 0) break;
+    const auto opened = Open(InGroups());
+    if (opened.ok()) {
+      EXPECT_EQ(Ids(**opened, 0, 0, 100).size(), static_cast<size_t>(kTrain));
+      for (const std::string name : {"pack.json", "train.pack", "valid.pack", "test.pack"}) {
+        HOTROW_ASSERT_OK(env_.Remove("/packed/" + name));
+      }
+      HOTROW_ASSERT_OK(env_.RemoveDir("/packed"));
+    } else {
+      EXPECT_FALSE(packed.ok());
+      EXPECT_THAT(opened.status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("hotrow pack")));
+    }
+  }
+  EXPECT_THAT(Pack(env_, 400),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/packed")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PackedSourceTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Bags" : "OneEach"; });
+
+// A source of one batch.
+class OneBatch : public DataSource, public DataReader {
+ public:
+  explicit OneBatch(CtrBatch batch) : batch_(std::move(batch)) {
+    schema_.features.resize((batch_.offsets.size() - 1) / static_cast<size_t>(batch_.batch_size));
+  }
+  const DataSchema& schema() const override { return schema_; }
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t, int64_t) override {
+    auto reader = std::make_unique<OneBatch>(batch_);
+    reader->ended_ = split != Split::kTrain;
+    return reader;
+  }
+  absl::Status Next(int64_t, CtrBatch* batch) override {
+    *batch = ended_ ? CtrBatch() : batch_;
+    ended_ = true;
+    return absl::OkStatus();
+  }
+  int64_t position() const override { return 0; }
+
+ private:
+  DataSchema schema_;
+  CtrBatch batch_;
+  bool ended_ = false;
+};
+
+TEST(PackedWriterTest, KeepsIdsOfEveryWidthWeightsAndProbabilities) {
+  CtrBatch batch = {.batch_size = 64};
+  for (int i = 0; i < 64; ++i) {
+    batch.labels.push_back(static_cast<float>(i % 2));
+    batch.true_probability.push_back(0.01f * static_cast<float>(i));
+    batch.values.push_back(uint64_t{0xfedcba9876543210} >> (i / 8 * 8) >> (i % 8));
+    batch.weights.push_back(static_cast<float>(i) - 3.5f);
+  }
+  batch.offsets.resize(65);
+  std::iota(batch.offsets.begin(), batch.offsets.end(), 0);
+  MemEnv env;
+  for (const int64_t block : {1, 8, 100}) {
+    const std::string dir = absl::StrCat("/p", block);
+    OneBatch source(batch);
+    HOTROW_ASSERT_OK(PackData(source, {.dir = dir, .block_samples = block, .env = &env}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, OpenPackedSource(dir, {.in_order = true}, env));
+    ExpectEqual(Batches(*packed, Split::kTrain, 0, 0, 64),
+                {batch, Batches(*packed, Split::kTest, 0, 0, 1)[0]});
+  }
+}
+
+TEST(PackedWriterTest, SamplesThatAPackCannotHoldAreNamed) {
+  CtrBatch batch = {.batch_size = 2, .labels = {1, 0.5f}, .values = {1, 2}, .offsets = {0, 1, 2}};
+  MemEnv env;
+  OneBatch soft(batch);
+  EXPECT_THAT(PackData(soft, {.dir = "/p", .source = "soft", .env = &env}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("soft, split train, from sample 0 on: sample 1 of the batch: "
+                                 "label 0.5, expected 0 or 1")));
+  batch.labels = {0, 1};
+  batch.values.assign(65'537, 3);
+  batch.offsets = {0, 1, 65'537};
+  OneBatch wide(batch);
+  EXPECT_THAT(PackData(wide, {.dir = "/p", .source = "wide", .env = &env}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("65536 lookups, at most")));
+  EXPECT_THAT(OpenPackedSource("/p", {}, env),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/p")));
+}
+
+TEST(PackedSourceVersionTest, AnotherVersionIsNoDamage) {
+  MemEnv env;
+  OneBatch source({.batch_size = 1, .labels = {1}, .values = {1}, .offsets = {0, 1}});
+  HOTROW_ASSERT_OK(PackData(source, {.dir = "/p", .env = &env}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string text, ReadFileToString(env, "/p/pack.json"));
+  auto json = *OpenSealedJson(text);
+  json["version"] = 2;
+  WriteFileOrDie(env, "/p/pack.json", SealJson(json));
+  EXPECT_THAT(OpenPackedSource("/p", {}, env),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("newer hotrow")));
+  WriteFileOrDie(env, "/q/other", "");
+  EXPECT_THAT(OpenPackedSource("/q", {}, env),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds no packed data")));
+}
+
+}  // namespace
+}  // namespace hotrow
