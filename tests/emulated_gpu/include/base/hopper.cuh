@@ -155,6 +155,9 @@ inline uint32_t RoundToTf32(float value) {
 inline void CopyAsync16(void* shared, const void* global) {
   emulated::BeginCopy(shared, global, 16);
 }
+inline void CopyAsync8(void* shared, const void* global) {
+  emulated::BeginCopy(shared, global, 8);
+}
 inline void CommitCopies() { emulated::CommitCopies(); }
 template <int kLatest>
 void WaitForCopies() {
