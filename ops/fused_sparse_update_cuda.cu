@@ -88,12 +88,7 @@ struct Lookups {
       // 32 bits, since lookup numbers have no more, and GPUs divide those faster.
       const auto num_bags = static_cast<uint32_t>(batch_size);
       b = static_cast<uint32_t>(j - placed.begin) / static_cast<uint32_t>(placed.hotness);
-      b = min(b, num_bags - 1);
-      if (j < bags[b]) {
-        b = LastAtMost(bags, 0, b, j);
-      } else if (j >= bags[b + 1]) {
-        b = LastAtMost(bags, b + 1, num_bags, j);
-      }
+      b = LastAtMostNear(bags, 0, num_bags, min(b, num_bags - 1), j);
     }
     const GradientContribution c = DescribeLookup(placed.feature, bags, b, j, weights);
     return {reinterpret_cast<const std::byte*>(c.gradient), c.scale, 0};
@@ -322,8 +317,6 @@ class TileUpdater {
     std::byte* const row = update_.rows[u];
     RowStep step = {.first_update = IsNew(row)};
     float state = Formula::kRowState ? *RowStateAt(row) : 0.0f;
-    const uint64_t key = kPrecision == WeightsPrecision::kFp32 ? 0 : update_.keys[u];
-    const uint32_t table = kPrecision == WeightsPrecision::kFp32 ? 0 : TableOf(u);
     float4 gradients = make_float4(0, 0, 0, 0);
     float squares = 0;
     float direction_squares = 0;
@@ -367,7 +360,9 @@ class TileUpdater {
           }
         }
         if (pass == kMove && width > 0 && update_.moves) {
-          MoveAndStore(step, gradients, key, table, &x, row, column, width);
+          constexpr bool kRounds = kPrecision != WeightsPrecision::kFp32;
+          MoveAndStore(step, gradients, kRounds ? update_.keys[u] : 0, kRounds ? TableOf(u) : 0, &x,
+                       row, column, width);
         }
       }
       if constexpr (Formula::kRowState) {

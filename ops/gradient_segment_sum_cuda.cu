@@ -24,7 +24,8 @@ constexpr int kStages = 8;
 constexpr int kBlocksPerProcessor = 4;
 
 // Describes the lookups of the chunk's features; `offsets` begins at the first of them. Each thread
-// looks for the bag of its lookup among those that its block's lookups lie in.
+// looks for the bag of its lookup among those that its block's lookups lie in. Bags of equal length
+// are found at once, others by halving.
 __global__ void __launch_bounds__(kThreadsPerBlock)
     DescribeKernel(const __grid_constant__ FeatureChunk features, int64_t batch_size,
                    const int64_t* offsets, const float* weights, int64_t num_lookups,
@@ -32,16 +33,22 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   __shared__ int64_t bag_first;
   __shared__ int64_t bag_last;
   const int64_t num_bags = features.size * batch_size;
+  const int64_t begin = offsets[0];
   const int64_t end = min(offsets[num_bags], num_lookups);
+  const auto hotness = static_cast<uint32_t>(max((end - begin) / num_bags, int64_t{1}));
+  const auto find = [&](int64_t first, int64_t last, int64_t j) {
+    const int64_t guess = static_cast<uint32_t>(j - begin) / hotness;
+    return LastAtMostNear(offsets, first, last + 1, min(max(guess, first), last), j);
+  };
   // The same for all threads of a block, which so stay together.
-  for (int64_t base = offsets[0] + blockIdx.x * kLookupsPerBlock; base < end;
+  for (int64_t base = begin + blockIdx.x * kLookupsPerBlock; base < end;
        base += gridDim.x * kLookupsPerBlock) {
     const int64_t base_end = min(base + kLookupsPerBlock, end);
-    if (threadIdx.x == 0) bag_first = LastAtMost(offsets, 0, num_bags, base);
-    if (threadIdx.x == kWarpThreads) bag_last = LastAtMost(offsets, 0, num_bags, base_end - 1);
+    if (threadIdx.x == 0) bag_first = find(0, num_bags - 1, base);
+    if (threadIdx.x == kWarpThreads) bag_last = find(0, num_bags - 1, base_end - 1);
     __syncthreads();
     for (int64_t j = base + threadIdx.x; j < base_end; j += kThreadsPerBlock) {
-      const int64_t bag = LastAtMost(offsets, bag_first, bag_last + 1, j);
+      const int64_t bag = find(bag_first, bag_last, j);
       const int64_t f = bag / batch_size;
       contributions[j] =
           DescribeLookup(features.v[f], offsets + f * batch_size, bag - f * batch_size, j, weights);

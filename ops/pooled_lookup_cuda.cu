@@ -19,8 +19,9 @@ namespace {
 
 // Of a multiprocessor, at least: bounds the registers of a thread to 64.
 constexpr int kBlocksPerProcessor = 4;
-// Quads of a thread that are under way, 16 bytes each: 128 KiB of a multiprocessor.
-constexpr int kStages = 8;
+// Quads of a thread that are under way, 16 bytes each: 64 KiB of a multiprocessor. What shared
+// memory does not take is the L1's, which many find the hottest rows in.
+constexpr int kStages = 4;
 // How many bags a tile takes at most, and about how many lookups.
 constexpr int32_t kBagsPerTile = 32;
 // Tiles of fewer threads would have too few of them to look rows up.
@@ -84,7 +85,7 @@ class TilePooler {
     return {rows_.rows[inverse_(i)], weights_ == nullptr ? 1.0f : weights_[i], 0};
   }
   __device__ void Ask(int32_t stage, const TileTerm& term) const {
-    AskQuad<kPrecision>(At(term), width_, memory_.ring.At(stage));
+    AskQuad<kPrecision, /*kByL1=*/true>(At(term), width_, memory_.ring.At(stage));
   }
   __device__ void Take(int32_t stage, int32_t i, const TileTerm& term) {
     if (width_ == 0) return;

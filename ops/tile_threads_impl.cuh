@@ -41,6 +41,10 @@ struct TileThreads {
   __device__ void Sync() const { __syncwarp(mask); }
 };
 
+__device__ inline void PrefetchToL2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 // A term of a sum as one thread finds it for all.
 struct alignas(16) TileTerm {
   const std::byte* row;
@@ -70,12 +74,13 @@ __device__ inline bool IsWholeQuad(const std::byte* quad, int32_t width) {
   return width == RowTiles::kColumns &&
          reinterpret_cast<uintptr_t>(quad) % kQuadBytes<kPrecision> == 0;
 }
-// Begins to copy a quad, or leaves it to TakeQuad.
-template <WeightsPrecision kPrecision = WeightsPrecision::kFp32>
+// Begins to copy a quad, or leaves it to TakeQuad. kByL1: where others of the processor may have
+// read it lately, or soon will.
+template <WeightsPrecision kPrecision = WeightsPrecision::kFp32, bool kByL1 = false>
 __device__ inline void AskQuad(const std::byte* quad, int32_t width, float4* place) {
   if (!IsWholeQuad<kPrecision>(quad, width)) return;
   if constexpr (kPrecision == WeightsPrecision::kFp32) {
-    gpu::CopyAsync16(place, quad);
+    kByL1 ? gpu::CopyAsync16ByL1(place, quad) : gpu::CopyAsync16(place, quad);
   } else {
     gpu::CopyAsync8(place, quad);
   }
@@ -90,7 +95,8 @@ __device__ inline float4 TakeQuad(const std::byte* quad, int32_t width, const fl
 // Walks the n terms of a tile in order: work.Ask(stage, term) begins to copy what a term needs
 // into the thread's places of a stage, kStages - 1 terms before work.Take(stage, i, term) uses
 // them. Each term is found by one thread, work.Find(i), so that finding it may cost loads that
-// depend on each other: those of tile.lanes terms run side by side, a window ahead.
+// depend on each other: those of tile.lanes terms run side by side, a window ahead; then all
+// threads call work.Found(term) for each, where there is such a function.
 //
 // terms: two a thread, of the tile, in shared memory; the first window, up to tile.lanes terms, is
 // there, and all threads know it. May be used again after a Sync.
@@ -115,6 +121,11 @@ __device__ inline void StreamTerms(const TileThreads& tile, TileTerm* terms, int
       tile.Sync();  // all have taken the terms that are written over
       if (next < n) terms[next & last] = work.Find(next);
       tile.Sync();
+      if constexpr (requires { work.Found(terms[0]); }) {
+        for (int32_t k = i + tile.lanes; k < min(i + 2 * tile.lanes, n); ++k) {
+          work.Found(terms[k & last]);
+        }
+      }
     }
     ask(i + kStages - 1);
     gpu::WaitForCopies<kStages - 1>();
@@ -162,6 +173,9 @@ __device__ inline float4 SumTileTerms(const TileThreads& tile, TileTerm* terms, 
     float4 sum;
 
     __device__ TileTerm Find(int32_t i) const { return find(i); }
+    __device__ void Found(const TileTerm& term) const {
+      if (width > 0) PrefetchToL2(At(term));
+    }
     __device__ const std::byte* At(const TileTerm& term) const {
       return term.row + column * static_cast<int32_t>(sizeof(float));
     }

@@ -188,7 +188,7 @@ TEST(GradientSegmentSumCudaTest, OneHugeRow) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const int32_t dim : {1, 16, 130}) {
     // Each bag of the first feature has many lookups of row 0 alone; the second one has others too.
-    constexpr int64_t kLookups = test::ForGpu(300, 20);
+    constexpr int64_t kLookups = test::ForGpu(300, 10);
     JaggedProblem p = BuildJaggedProblem(
         10, /*batch_size=*/1000, {{.dim = dim, .stride = dim}, {.dim = dim, .stride = dim}},
         /*table_rows=*/500, false, [](size_t f, int64_t) { return f == 0 ? kLookups : 2; });
