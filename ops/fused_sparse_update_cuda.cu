@@ -441,14 +441,14 @@ class TileUpdater {
   // columns i, i + 8, ... of a block to its sum. The threads' columns go by a place of the ring
   // that they have read.
   __device__ float AddSquares(float sum, float4 mine, int32_t block, float4* place) const {
-    *place = mine;
+    *place = make_float4(mine.x * mine.x, mine.y * mine.y, mine.z * mine.z, mine.w * mine.w);
     tile_.Sync();
     const auto* const of_block = reinterpret_cast<const float*>(place - tile_.lane);
     const int32_t width = batch_.tiles.lanes * RowTiles::kColumns;
     const int32_t n = min(batch_.dim - block * width, width);
 #pragma unroll 4
     for (int32_t d = tile_.lane % kMeanSquareLanes; d < n; d += kMeanSquareLanes) {
-      sum = sum + of_block[d] * of_block[d];
+      sum = sum + of_block[d];
     }
     tile_.Sync();  // before they write the next
     return sum;

@@ -38,7 +38,13 @@ struct TileThreads {
     return (__ballot_sync(mask, vote ? 1 : 0) & mask) >> first;
   }
   // What one of them has read or written before, all may write or read after.
-  __device__ void Sync() const { __syncwarp(mask); }
+  __device__ void Sync() const {
+    if (lanes == kWarpThreads) {
+      __syncwarp();  // no question who is there, which costs more than the barrier
+    } else {
+      __syncwarp(mask);
+    }
+  }
 };
 
 __device__ inline void PrefetchToL2(const void* p) {
