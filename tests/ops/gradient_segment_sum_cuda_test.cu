@@ -163,9 +163,9 @@ TEST(GradientSegmentSumCudaTest, ManyFeatures) {
 }
 
 // Rows on both sides of each border at which lookups are cut, in every order of two neighbours.
-TEST(GradientSegmentSumCudaTest, RowsAroundTheLengthOfARun) {
+TEST(GradientSegmentSumCudaTest, RowsAroundTheLengthsOfLongRowsAndRuns) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  const int64_t lengths[] = {1, 255, 256, 257, 511, 512, 513, 767, 768, 1025};
+  const int64_t lengths[] = {1, 31, 32, 256, 511, 512, 513, 767, 768, 1025};
   JaggedProblem p;
   p.batch_size = 1;
   p.features = {{.dim = 5, .pooling = Pooling::kNone, .stride = 6}};
