@@ -122,11 +122,20 @@ __device__ inline uint32_t RoundToTf32(float value) {
 
 // --- Copies from device to shared memory that go on beside the thread, Ampere's way
 //
-// Sixteen bytes, both addresses 16-byte aligned. Copies that a thread began before CommitCopies are
-// a group; WaitForCopies<n> returns when all groups of the thread but the latest n have arrived.
-// The others of the warp or block see the bytes after a barrier behind that.
+// Sixteen or eight bytes, both addresses aligned to as many; through the L1, or sixteen past it.
+// Copies that a thread began before CommitCopies are a group; WaitForCopies<n> returns when all
+// groups of the thread but the latest n have arrived. The others of the warp or block see the bytes
+// after a barrier behind that.
 __device__ inline void CopyAsync16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
+               : "memory");
+}
+__device__ inline void CopyAsync16ByL1(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global)
+               : "memory");
+}
+__device__ inline void CopyAsync8(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(SharedAddress(shared)), "l"(global)
                : "memory");
 }
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/cuda_status.h"
+#include "base/hopper.cuh"
 #include "base/status_macros.h"
 #include "ops/fused_sparse_update.h"
 #include "ops/fused_sparse_update_impl.h"
@@ -15,11 +17,11 @@
 #include "ops/sparse_update_impl.cuh"
 #include "ops/tile_threads_impl.cuh"
 
-// A tile takes the rows whose first lookup, of all lookups sorted by row, lies in a window of as
-// many lookups as the tile has threads: one row of many lookups, or a row a thread. Each thread
-// looks up what concerns one lookup of the window (its gradient, its row), so these chains of
-// dependent loads run side by side; then the whole tile walks the lookups in order. Short rows are
-// read and updated several at a time; a row that reaches beyond the window is walked alone.
+// A tile takes a few rows that lie far apart in the batch, and walks their lookups as one stream:
+// each thread looks up what concerns one lookup (its gradient) or one row (address, state), so
+// these chains of dependent loads run side by side; then the quads of gradients and rows come by a
+// ring in shared memory (StreamTerms), whatever rows they are of, and a row moves when its last
+// lookup is added. Rows of many lookups begin first, a tile each.
 //
 // Rows of 512 lookups and more are summed in runs (HotRowRun) by a launch before, which leaves the
 // sums of runs in the workspace; here they are rows whose terms are these.
@@ -29,8 +31,17 @@ namespace {
 constexpr char kOp[] = "FusedSparseUpdate";
 // A tile has the threads that sums of squares are made by, so narrow rows leave some idle.
 constexpr int32_t kLanesMin = kMeanSquareLanes;
-constexpr int kTermsInFlight = 4;       // of one row, in registers
-constexpr int kBlocksPerProcessor = 2;  // at least: bounds the registers of a thread to 128
+// A row of so many lookups gets a tile of its own, all of which begin first.
+constexpr int32_t kLongRow = 32;
+// How many rows a thread asks whether they are long.
+constexpr int32_t kChecks = 4;
+// Quads of a thread that shared memory has places for. With kBlocksPerProcessor, which bounds the
+// registers of a thread, that is what is under way: 24 warps of 12 KiB, 2 of 3 quads in use.
+constexpr int kRingQuads = 12;
+constexpr int kBlocksPerProcessor = 3;  // one fewer with kTrustRatio, which takes more registers
+// The same for sums of runs, whose terms are all that is under way.
+constexpr int kRunStages = 8;
+constexpr int kRunBlocksPerProcessor = 4;
 struct TableRange {
   int64_t end;  // of its rows
   uint32_t table;
@@ -77,12 +88,7 @@ struct Lookups {
       // 32 bits, since lookup numbers have no more, and GPUs divide those faster.
       const auto num_bags = static_cast<uint32_t>(batch_size);
       b = static_cast<uint32_t>(j - placed.begin) / static_cast<uint32_t>(placed.hotness);
-      b = min(b, num_bags - 1);
-      if (j < bags[b]) {
-        b = LastAtMost(bags, 0, b, j);
-      } else if (j >= bags[b + 1]) {
-        b = LastAtMost(bags, b + 1, num_bags, j);
-      }
+      b = LastAtMostNear(bags, 0, num_bags, min(b, num_bags - 1), j);
     }
     const GradientContribution c = DescribeLookup(placed.feature, bags, b, j, weights);
     return {reinterpret_cast<const std::byte*>(c.gradient), c.scale, 0};
@@ -95,10 +101,13 @@ struct FusedRows {
   const int64_t* row_offsets;
   int32_t row_begin;  // rows [row_begin, row_end) of the batch
   int32_t row_end;
-  int32_t num_slots;  // an upper bound of those that the group's runs have
+  int32_t num_checks;  // items of tiles that look for long rows, kChecks a thread
+  int32_t num_groups;  // items of RowGroup::kRows rows
+  int32_t num_slots;   // an upper bound of those that the group's runs have
   float* run_sums;
   int64_t run_stride;
   RowTiles tiles;
+  RowTiles run_tiles;  // whole warps, which find more terms at a time
   int32_t dim;
 
   // Of the sorted lookups. Lookups and rows have 32 bits, which saves registers.
@@ -120,39 +129,47 @@ struct FusedRows {
   __device__ float* RunSum(int32_t slot) const { return run_sums + slot * run_stride; }
 };
 
-// A tile for each block of columns of a run.
-__global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerProcessor + 1)
+// A tile for each block of columns of a run. Slots that lie side by side, as those of the hottest
+// rows do, go to different blocks.
+__global__ void __launch_bounds__(kThreadsPerBlock, kRunBlocksPerProcessor)
     SumRunsKernel(const __grid_constant__ FusedRows args) {
   __shared__ TileTerm terms[2 * kThreadsPerBlock];
-  const TileThreads tile(args.tiles.lanes);
-  const int64_t items = int64_t{args.num_slots} * args.tiles.blocks;
-  for (int64_t i = args.tiles.Tile(GridThread()); i < items; i += args.tiles.Tile(GridThreads())) {
-    const auto slot = static_cast<int32_t>(args.tiles.blocks == 1 ? i : i / args.tiles.blocks);
+  const RowTiles& tiles = args.run_tiles;
+  const TileThreads tile(tiles.lanes);
+  const QuadRing ring = QuadRing::OfBlock(gpu::DynamicShared());
+  const int64_t items = int64_t{args.num_slots} * tiles.blocks;
+  const int64_t first = tiles.Tile(threadIdx.x) * gridDim.x + blockIdx.x;
+  for (int64_t i = first; i < items; i += tiles.Tile(GridThreads())) {
+    const auto slot = static_cast<int32_t>(tiles.blocks == 1 ? i : i / tiles.blocks);
     const FusedRows::Run run = args.RunOf(slot);
     if (run.lookups.index < 0) continue;
     const auto column =
-        static_cast<int32_t>(args.tiles.Column(i - int64_t{slot} * args.tiles.blocks, tile.lane));
+        static_cast<int32_t>(tiles.Column(i - int64_t{slot} * tiles.blocks, tile.lane));
     const int32_t width = RowTiles::Width(args.dim, column);
-    const int32_t* const order = args.lookups.order + run.lookups.begin;
-    const float4 sum = SumTileTerms<kTermsInFlight>(
-        tile, tile.Part(terms, 2), static_cast<int32_t>(run.lookups.end - run.lookups.begin),
-        column, width, [&](int32_t k) { return args.lookups.Term(order[k]); });
+    const auto n = static_cast<int32_t>(run.lookups.end - run.lookups.begin);
+    IndexAhead order(tile, args.lookups.order + run.lookups.begin, n);
+    const float4 sum =
+        SumTileTerms<kRunStages>(tile, tile.Part(terms, 2), ring, n, column, width,
+                                 [&](int32_t k) { return args.lookups.Term(order(k)); });
     if (width > 0) StoreQuad(sum, args.RunSum(run.slot) + column, width);
   }
 }
 
-// Of a row as one thread finds it for all: where its last lookup is.
+// A row as one thread finds it for all.
 struct alignas(16) TileRow {
   std::byte* row;
+  uint64_t key;    // where it is rounded
+  uint32_t table;  // the same
   float state;
-  int32_t u;
+  bool is_new;
 };
 
-// What a tile shares, an array of the block cut into the parts of tiles.
+// What a tile shares, an array of the block cut into the parts of tiles, and the ring.
 struct TileMemory {
   TileTerm* terms;  // two a thread
   TileRow* rows;
-  float4* columns;  // of formulas that sum over a row
+  RowGroup::Span* spans;
+  QuadRing ring;
 };
 
 struct FusedUpdate {
@@ -180,47 +197,116 @@ class TileUpdater {
         update_(update),
         tables_(tables),
         tile_(batch.tiles.lanes),
-        memory_{tile_.Part(memory.terms, 2), tile_.Part(memory.rows), tile_.Part(memory.columns)} {}
+        memory_{tile_.Part(memory.terms, 2), tile_.Part(memory.rows), tile_.Part(memory.spans),
+                memory.ring},
+        group_(memory_.spans),
+        column_(tile_.lane * RowTiles::kColumns),
+        width_(RowTiles::Width(batch.dim, column_)) {}
 
-  // Rows [begin, end) that are to be walked one by one.
+  // Rows that are to be walked one by one: bit i is for row first + i * stride.
   struct Slow {
-    int32_t begin = 0;
-    int32_t end = 0;
+    unsigned rows;
+    int32_t first;
+    int32_t stride;
   };
 
-  // The hot row whose first run has the i-th slot of the group.
-  __device__ Slow HotRow(int32_t i) const {
-    const FusedRows::Run run = batch_.RunOf(i);
-    if (run.lookups.index != 0) return {};
-    return {run.row, run.row + 1};
+  // The long rows among `first`, first + stride, ..., one a thread.
+  __device__ Slow LongRows(int32_t first, int32_t stride) const {
+    const int32_t u = first + tile_.lane * stride;
+    const bool is_long = u < batch_.row_end && LookupsOf(u) >= kLongRow;
+    return {tile_.Ballot(is_long), first, stride};
   }
 
-  // Updates the rows that begin and end in [window, window + lanes) of the sorted lookups, of which
-  // the group's end at `end`. Gives the others that begin there, but for hot ones.
-  __device__ Slow Window(int32_t window, int32_t end) {
-    const int32_t lookups = min(tile_.lanes, end - window);
-    const int32_t window_end = window + lookups;
-    const int32_t k = window + tile_.lane;
-    int32_t j = 0;
-    int32_t u = 0;
-    int32_t row_begin = -1;
-    int32_t row_end = 0;
-    if (tile_.lane < lookups) {
-      j = batch_.lookups.order[k];
-      u = batch_.lookups.inverse[j];
-      row_begin = batch_.LookupsBefore(u);
-      row_end = batch_.LookupsBefore(u + 1);
+  // Updates those of rows `first`, first + stride, ..., RowGroup::kRows of them, that are not long.
+  // Gives them back where they are wider than the tile.
+  __device__ Slow Group(int32_t first, int32_t stride) {
+    const int32_t u = first + tile_.lane * stride;
+    int32_t begin = 0;
+    int32_t lookups = 0;
+    TileRow row = {};
+    if (tile_.lane < RowGroup::kRows && u < batch_.row_end) {
+      begin = batch_.LookupsBefore(u);
+      lookups = batch_.LookupsBefore(u + 1) - begin;
+      row.row = update_.rows[u];
+      if (lookups >= kLongRow) lookups = 0;
     }
-    const bool begins = row_begin >= window;
-    // Formulas and sums of wide rows take several blocks of columns.
-    const bool fast = begins && row_end <= window_end && batch_.tiles.blocks == 1;
-    const unsigned slow = tile_.Ballot(begins && !fast && k == row_begin &&
-                                       HotRowRun::Count(row_end - row_begin) == 1);
-    UpdateShortRows(fast, j, u, k == row_begin, k + 1 == row_end);
-    if (slow == 0) return {};
-    // They are neighbours: only the last row of a window can be hot.
-    const int32_t first = batch_.lookups.RowOf(window + __ffs(static_cast<int>(slow)) - 1);
-    return {first, first + __popc(slow)};
+    if (batch_.tiles.blocks > 1) return {tile_.Ballot(lookups > 0), first, stride};
+    group_.Place(tile_, begin, lookups);
+    tile_.Sync();
+    const int32_t n = group_.Count();
+    // Asked for before the lookups' own chains of loads, and waited for behind them.
+    if (lookups > 0) {
+      if constexpr (Formula::kRowState) row.state = *RowStateAt(row.row);
+      row.is_new = IsNew(row.row);
+      if constexpr (kPrecision != WeightsPrecision::kFp32) {
+        row.key = update_.keys[u];
+        row.table = TableOf(u);
+      }
+    }
+    if (tile_.lane < n) memory_.terms[tile_.lane] = Find(tile_.lane);
+    if (lookups > 0) memory_.rows[tile_.lane] = row;
+    tile_.Sync();
+    gradients_ = make_float4(0, 0, 0, 0);
+    StreamTerms<kStages>(tile_, memory_.terms, n, *this);
+    tile_.Sync();  // before the next group's
+    return {};
+  }
+
+  // What StreamTerms asks of the group's lookups.
+  __device__ TileTerm Find(int32_t i) const {
+    const RowGroup::Term at = group_.At(i);
+    TileTerm term = batch_.lookups.Term(batch_.lookups.order[at.lookup]);
+    term.flags = (at.is_first ? kFirst : 0) | (at.is_last ? kLast : 0) |
+                 static_cast<unsigned>(at.row) * kRowOne;
+    return term;
+  }
+  __device__ void Ask(int32_t stage, const TileTerm& term) const {
+    float4* const place = Place(stage);
+    AskQuad(GradientAt(term), width_, place);
+    if ((term.flags & kLast) == 0 || !RowsWhole()) return;
+    std::byte* const row = memory_.rows[term.flags / kRowOne].row;
+    AskQuad<kPrecision>(row + column_ * static_cast<int32_t>(WeightBytes(kPrecision)), width_,
+                        place + kThreadsPerBlock);
+    const auto ask_state = [&](int32_t state) {
+      AskQuad(reinterpret_cast<std::byte*>(update_.parts.StateAt(row, state, column_)), width_,
+              place + (2 + state) * kThreadsPerBlock);
+    };
+    if constexpr (Formula::kColumnStates > 0) ask_state(0);
+    if constexpr (Formula::kColumnStates > 1) ask_state(1);
+  }
+  __device__ void Take(int32_t stage, int32_t, const TileTerm& term) {
+    float4* const place = Place(stage);
+    if (width_ > 0) {
+      gradients_ = AddTerm((term.flags & kFirst) != 0, term.scale,
+                           TakeQuad(GradientAt(term), width_, place), gradients_);
+    }
+    if ((term.flags & kLast) == 0) return;
+    const auto r = static_cast<int32_t>(term.flags / kRowOne);
+    const TileRow row = memory_.rows[r];
+    RowQuads quads = {};
+    if (RowsWhole()) {
+      quads.w =
+          TakeQuad<kPrecision>(row.row + column_ * static_cast<int32_t>(WeightBytes(kPrecision)),
+                               width_, place + kThreadsPerBlock);
+      if constexpr (Formula::kColumnStates > 0) quads.s1 = place[2 * kThreadsPerBlock];
+      if constexpr (Formula::kColumnStates > 1) quads.s2 = place[3 * kThreadsPerBlock];
+    } else if (width_ > 0) {
+      quads = LoadRowQuads<Formula, kPrecision>(update_.parts, row.row, column_, width_);
+    }
+    RowStep step = {.first_update = row.is_new};
+    float state = row.state;
+    if constexpr (Formula::kRowState) {
+      step.rate = RateOf(AddSquares(0, Seen(gradients_, quads.w), 0, place), &state);
+    }
+    if constexpr (Formula::kTrustRatio) {
+      const float squares = AddSquares(0, quads.w, 0, place);
+      step.trust_rate =
+          TrustRateOf(squares, AddSquares(0, Directions(step.rate, gradients_, quads), 0, place));
+    }
+    if (width_ > 0 && update_.moves) {
+      MoveAndStore(step, gradients_, row.key, row.table, &quads, row.row, column_, width_);
+    }
+    if (tile_.lane == r) EndRow(row.row, step.first_update, state);
   }
 
   // A row of any width and number of lookups, from what they have left of it in memory.
@@ -231,8 +317,6 @@ class TileUpdater {
     std::byte* const row = update_.rows[u];
     RowStep step = {.first_update = IsNew(row)};
     float state = Formula::kRowState ? *RowStateAt(row) : 0.0f;
-    const uint64_t key = kPrecision == WeightsPrecision::kFp32 ? 0 : update_.keys[u];
-    const uint32_t table = kPrecision == WeightsPrecision::kFp32 ? 0 : TableOf(u);
     float4 gradients = make_float4(0, 0, 0, 0);
     float squares = 0;
     float direction_squares = 0;
@@ -251,8 +335,9 @@ class TileUpdater {
         const int32_t width = RowTiles::Width(batch_.dim, column);
         // Wide rows: summed anew, out of the caches, rather than kept.
         if (pass == kFirst || batch_.tiles.blocks > 1) {
-          gradients = SumTileTerms<kTermsInFlight>(
-              tile_, memory_.terms, runs > 1 ? runs : lookups, column, width, [&](int32_t i) {
+          gradients = SumTileTerms<kSumStages>(
+              tile_, memory_.terms, memory_.ring, runs > 1 ? runs : lookups, column, width,
+              [&](int32_t i) {
                 if (runs > 1) {
                   const float* const sum =
                       batch_.RunSum(static_cast<int32_t>(begin / HotRowRun::kLength) + i);
@@ -264,17 +349,20 @@ class TileUpdater {
         RowQuads x = {};
         if (width > 0) x = LoadRowQuads<Formula, kPrecision>(update_.parts, row, column, width);
         if constexpr (Formula::kRowState) {
-          if (pass == kMean) squares = AddSquares(squares, Seen(gradients, x.w), block);
+          if (pass == kMean)
+            squares = AddSquares(squares, Seen(gradients, x.w), block, memory_.ring.At(0));
         }
         if constexpr (Formula::kTrustRatio) {
           if (pass == kTrust) {
-            squares = AddSquares(squares, x.w, block);
-            direction_squares =
-                AddSquares(direction_squares, Directions(step.rate, gradients, x), block);
+            squares = AddSquares(squares, x.w, block, memory_.ring.At(0));
+            direction_squares = AddSquares(direction_squares, Directions(step.rate, gradients, x),
+                                           block, memory_.ring.At(0));
           }
         }
         if (pass == kMove && width > 0 && update_.moves) {
-          MoveAndStore(step, gradients, key, table, &x, row, column, width);
+          constexpr bool kRounds = kPrecision != WeightsPrecision::kFp32;
+          MoveAndStore(step, gradients, kRounds ? update_.keys[u] : 0, kRounds ? TableOf(u) : 0, &x,
+                       row, column, width);
         }
       }
       if constexpr (Formula::kRowState) {
@@ -291,10 +379,24 @@ class TileUpdater {
   __device__ unsigned new_rows() const { return new_rows_; }
 
  private:
-  // How many short rows or their lookups are under way at a time: up to eight quads of a thread, if
-  // the formula leaves registers for them.
-  static constexpr int kRowsInFlight = Formula::kTrustRatio ? 1 : 8 / (2 + Formula::kColumnStates);
+  static constexpr unsigned kFirst = 1;
+  static constexpr unsigned kLast = 2;
+  static constexpr unsigned kRowOne = 4;  // times the row's number in the group
+  // Of the ring: a gradient, weights and states each.
+  static constexpr int kStageQuads = 2 + Formula::kColumnStates;
+  static constexpr int kStages = kRingQuads / kStageQuads;
+  static constexpr int kSumStages = std::min(kRingQuads, 8);
 
+  __device__ float4* Place(int32_t stage) const { return memory_.ring.At(stage * kStageQuads); }
+  __device__ const std::byte* GradientAt(const TileTerm& term) const {
+    return term.row + column_ * static_cast<int32_t>(sizeof(float));
+  }
+  __device__ bool RowsWhole() const {
+    return width_ == RowTiles::kColumns && update_.parts.quads_aligned;
+  }
+  __device__ int32_t LookupsOf(int32_t u) const {
+    return batch_.LookupsBefore(u + 1) - batch_.LookupsBefore(u);
+  }
   __device__ uint32_t* LastStepAt(std::byte* row) const {
     return reinterpret_cast<uint32_t*>(row + update_.step_offset);
   }
@@ -309,80 +411,6 @@ class TileUpdater {
     if constexpr (Formula::kRowState) *RowStateAt(row) = state;
     *LastStepAt(row) = update_.step;
     new_rows_ += first_update ? 1 : 0;
-  }
-
-  // The rows of the threads that say `fast`, each the thread of lookup j of row u, which is the
-  // first or last of its row or not. Tiles are as wide as the rows.
-  __device__ void UpdateShortRows(bool fast, int32_t j, int32_t u, bool is_first, bool is_last) {
-    constexpr unsigned kFirst = 1;
-    constexpr unsigned kLast = 2;
-    constexpr unsigned kNew = 4;
-    const unsigned threads = tile_.Ballot(fast);  // neighbours: slow rows begin behind all of them
-    if (threads == 0) return;
-    const int32_t begin = __ffs(static_cast<int>(threads)) - 1;
-    const int32_t end = begin + __popc(threads);
-    if (fast) {
-      TileTerm term = batch_.lookups.Term(j);
-      TileRow row = {nullptr, 0.0f, u};
-      term.flags = (is_first ? kFirst : 0) | (is_last ? kLast : 0);
-      if (is_last) {
-        row.row = update_.rows[u];
-        if constexpr (Formula::kRowState) row.state = *RowStateAt(row.row);
-        if (IsNew(row.row)) term.flags |= kNew;
-      }
-      memory_.terms[tile_.lane] = term;
-      memory_.rows[tile_.lane] = row;
-    }
-    tile_.Sync();
-    const int32_t column = tile_.lane * RowTiles::kColumns;
-    const int32_t width = RowTiles::Width(batch_.dim, column);
-    const bool rows_whole = width == RowTiles::kColumns && update_.parts.quads_aligned;
-    float4 gradients = make_float4(0, 0, 0, 0);
-    for (int32_t i = begin; i < end; i += kRowsInFlight) {
-      float4 x[kRowsInFlight];
-      RowQuads quads[kRowsInFlight];
-#pragma unroll
-      for (int q = 0; q < kRowsInFlight; ++q) {
-        if (i + q >= end || width == 0) continue;
-        const TileTerm& term = memory_.terms[i + q];
-        x[q] = LoadQuad(reinterpret_cast<const float*>(term.row) + column, width);
-        if ((term.flags & kLast) == 0) continue;
-        std::byte* const row = memory_.rows[i + q].row;
-        quads[q] = rows_whole
-                       ? LoadRowQuads<Formula, kPrecision, /*kWhole=*/true>(update_.parts, row,
-                                                                            column, width)
-                       : LoadRowQuads<Formula, kPrecision>(update_.parts, row, column, width);
-      }
-#pragma unroll
-      for (int q = 0; q < kRowsInFlight; ++q) {
-        if (i + q >= end) break;  // the whole tile
-        const TileTerm& term = memory_.terms[i + q];
-        gradients = AddTerm((term.flags & kFirst) != 0, term.scale, x[q], gradients);
-        if ((term.flags & kLast) == 0) continue;
-        const TileRow row = memory_.rows[i + q];
-        RowStep step = {.first_update = (term.flags & kNew) != 0};
-        float state = row.state;
-        if constexpr (Formula::kRowState) {
-          step.rate = RateOf(AddSquares(0, Seen(gradients, quads[q].w), 0), &state);
-        }
-        if constexpr (Formula::kTrustRatio) {
-          const float squares = AddSquares(0, quads[q].w, 0);
-          step.trust_rate =
-              TrustRateOf(squares, AddSquares(0, Directions(step.rate, gradients, quads[q]), 0));
-        }
-        uint64_t key = 0;
-        uint32_t table = 0;
-        if constexpr (kPrecision != WeightsPrecision::kFp32) {
-          key = update_.keys[row.u];
-          table = TableOf(row.u);
-        }
-        if (width > 0 && update_.moves) {
-          MoveAndStore(step, gradients, key, table, &quads[q], row.row, column, width);
-        }
-        if (tile_.lane == i + q) EndRow(row.row, step.first_update, state);
-      }
-    }
-    tile_.Sync();  // before the next window's terms
   }
 
   __device__ void MoveAndStore(const RowStep& step, float4 gradients, uint64_t key, uint32_t table,
@@ -410,16 +438,17 @@ class TileUpdater {
   }
 
   // MeanSquare and TrustRate of sparse_optimizer_cpu.cc: thread i of eight adds the squares of
-  // columns i, i + 8, ... of a block to its sum. The threads' columns go by shared memory.
-  __device__ float AddSquares(float sum, float4 mine, int32_t block) const {
-    memory_.columns[tile_.lane] = mine;
+  // columns i, i + 8, ... of a block to its sum. The threads' columns go by a place of the ring
+  // that they have read.
+  __device__ float AddSquares(float sum, float4 mine, int32_t block, float4* place) const {
+    *place = make_float4(mine.x * mine.x, mine.y * mine.y, mine.z * mine.z, mine.w * mine.w);
     tile_.Sync();
-    const auto* const of_block = reinterpret_cast<const float*>(memory_.columns);
+    const auto* const of_block = reinterpret_cast<const float*>(place - tile_.lane);
     const int32_t width = batch_.tiles.lanes * RowTiles::kColumns;
     const int32_t n = min(batch_.dim - block * width, width);
 #pragma unroll 4
     for (int32_t d = tile_.lane % kMeanSquareLanes; d < n; d += kMeanSquareLanes) {
-      sum = sum + of_block[d] * of_block[d];
+      sum = sum + of_block[d];
     }
     tile_.Sync();  // before they write the next
     return sum;
@@ -439,32 +468,45 @@ class TileUpdater {
   const TableChunk& tables_;
   const TileThreads tile_;
   const TileMemory memory_;
-  unsigned new_rows_ = 0;  // of this thread
+  RowGroup group_;
+  const int32_t column_;  // of rows that are as wide as the tile or narrower
+  const int32_t width_;
+  float4 gradients_ = {0, 0, 0, 0};  // of the row whose lookups are being added
+  unsigned new_rows_ = 0;            // of this thread
 };
 
-// Hot rows first, since their sums are long, then a tile for each window.
+// Long rows first, then the groups of others. Rows of an item lie as far apart as there are items,
+// since those of many lookups often are neighbours: the first of a table that a batch names.
 template <typename Formula, WeightsPrecision kPrecision>
-__global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerProcessor)
+__global__ void __launch_bounds__(kThreadsPerBlock,
+                                  kBlocksPerProcessor - (Formula::kTrustRatio ? 1 : 0))
     FusedUpdateKernel(const __grid_constant__ StepNumbers<float> numbers,
                       const __grid_constant__ FusedRows batch,
                       const __grid_constant__ FusedUpdate update,
                       const __grid_constant__ TableChunk tables) {
   __shared__ TileTerm terms[2 * kThreadsPerBlock];
   __shared__ TileRow rows[kThreadsPerBlock];
-  __shared__ float4 columns[kThreadsPerBlock];
+  __shared__ RowGroup::Span spans[kThreadsPerBlock];
   if (update.skip != nullptr && *update.skip != 0) return;
-  const int32_t lanes = batch.tiles.lanes;
-  TileUpdater<Formula, kPrecision> updater(numbers, batch, update, tables, {terms, rows, columns});
-  const int32_t first = batch.LookupsBefore(batch.row_begin);
-  const int32_t end = batch.LookupsBefore(batch.row_end);
-  const auto items =
-      batch.num_slots + static_cast<int32_t>(batch.tiles.Tile(end - first + lanes - 1));
+  TileUpdater<Formula, kPrecision> updater(
+      numbers, batch, update, tables,
+      {terms, rows, spans, QuadRing::OfBlock(gpu::DynamicShared())});
+  const int32_t items = batch.num_checks + batch.num_groups;
   for (auto i = static_cast<int32_t>(batch.tiles.Tile(GridThread())); i < items;
        i += static_cast<int32_t>(batch.tiles.Tile(GridThreads()))) {
-    const auto slow = i < batch.num_slots
-                          ? updater.HotRow(i)
-                          : updater.Window(first + (i - batch.num_slots) * lanes, end);
-    for (int32_t u = slow.begin; u < slow.end; ++u) updater.UpdateRow(u);
+    const bool checks = i < batch.num_checks;
+#pragma unroll 1
+    for (int32_t check = 0; check < (checks ? kChecks : 1); ++check) {
+      const auto slow =
+          checks
+              ? updater.LongRows(batch.row_begin + i + check * batch.tiles.lanes * batch.num_checks,
+                                 batch.num_checks)
+              : updater.Group(batch.row_begin + i - batch.num_checks, batch.num_groups);
+#pragma unroll 1
+      for (unsigned left = slow.rows; left != 0; left &= left - 1) {
+        updater.UpdateRow(slow.first + (__ffs(static_cast<int>(left)) - 1) * slow.stride);
+      }
+    }
   }
   if (update.new_rows != nullptr) AddOfBlock(updater.new_rows(), update.new_rows);
 }
@@ -492,6 +534,7 @@ absl::Status FusedSparseUpdateCuda(const FusedSparseUpdateArgs& args, CudaStream
     const RowTiles tiles = RowTiles::For(layout.dim, kLanesMin);
     // The runs of the group's hot rows lie in these slots, though not one behind the other.
     const int64_t slots = HotRowRun::Slots(group.num_lookups);
+    const int64_t rows = group.row_end() - group.row_begin();
     const FusedRows batch = {
         .lookups = {.features = placed,
                     .num_features = static_cast<int32_t>(args.features.size()),
@@ -503,10 +546,13 @@ absl::Status FusedSparseUpdateCuda(const FusedSparseUpdateArgs& args, CudaStream
         .row_offsets = args.row_offsets,
         .row_begin = static_cast<int32_t>(group.row_begin()),
         .row_end = static_cast<int32_t>(group.row_end()),
+        .num_checks = static_cast<int32_t>(CeilDiv(rows, int64_t{kChecks} * tiles.lanes)),
+        .num_groups = static_cast<int32_t>(CeilDiv(rows, int64_t{RowGroup::kRows})),
         .num_slots = slots == 0 ? 0 : static_cast<int32_t>(slots) + 1,
         .run_sums = reinterpret_cast<float*>(args.workspace + workspace.sums_offset),
         .run_stride = workspace.sums_stride,
         .tiles = tiles,
+        .run_tiles = RowTiles::For(layout.dim, RowTiles::kLanesMax),
         .dim = layout.dim};
     const FusedUpdate update = {
         .rows = args.rows,
@@ -524,16 +570,21 @@ absl::Status FusedSparseUpdateCuda(const FusedSparseUpdateArgs& args, CudaStream
     for (const FusedTable& of_group : group.tables) {
       tables.v[tables.size++] = {of_group.row_end, of_group.table};
     }
-    const int64_t tiles_per_block = kThreadsPerBlock / tiles.lanes;
     if (batch.num_slots > 0) {
-      SumRunsKernel<<<GridBlocks(int64_t{batch.num_slots} * tiles.blocks, tiles_per_block),
-                      kThreadsPerBlock, 0, stream>>>(batch);
+      const RowTiles& run_tiles = batch.run_tiles;
+      SumRunsKernel<<<GridBlocks(int64_t{batch.num_slots} * run_tiles.blocks,
+                                 kThreadsPerBlock / run_tiles.lanes),
+                      kThreadsPerBlock, QuadRing::Bytes(kRunStages), stream>>>(batch);
       HOTROW_RETURN_IF_ERROR(LastLaunch(kOp));
     }
-    const int64_t items = batch.num_slots + CeilDiv(group.num_lookups, tiles.lanes);
-    FusedUpdateKernel<Formula, kPrecision>
-        <<<std::min(GridBlocks(items, tiles_per_block), kUpdateBlocksMax), kThreadsPerBlock, 0,
-           stream>>>(numbers, batch, update, tables);
+    const auto kernel = &FusedUpdateKernel<Formula, kPrecision>;
+    constexpr int32_t kRingBytes = QuadRing::Bytes(kRingQuads);
+    HOTROW_CUDA_RETURN_IF_ERROR(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes));
+    kernel<<<std::min(GridBlocks(int64_t{batch.num_checks} + batch.num_groups,
+                                 kThreadsPerBlock / tiles.lanes),
+                      kUpdateBlocksMax),
+             kThreadsPerBlock, kRingBytes, stream>>>(numbers, batch, update, tables);
     return LastLaunch(kOp);
   };
   for (const FusedTables& group :

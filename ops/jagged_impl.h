@@ -54,15 +54,14 @@ inline absl::Status CheckUnpooledData(std::string_view op, std::span<const Jagge
 using FeatureChunk = ParameterChunk<JaggedFeature>;
 
 // Blocks in x of a grid whose y is the feature and whose x walks tiles of at least lanes_min
-// threads: one for each block of columns of bags_per_tile bags, or of as many as the tile has
-// threads where these are fewer. Enough for the feature that needs most.
+// threads: one for each block of columns of bags_per_tile bags. Enough for the feature that needs
+// most.
 inline unsigned FeatureGridBlocks(const FeatureChunk& features, int64_t batch_size,
                                   int32_t lanes_min, int64_t bags_per_tile) {
   unsigned blocks = 1;
   for (int32_t f = 0; f < features.size; ++f) {
     const RowTiles tiles = RowTiles::For(features.v[f].dim, lanes_min);
-    const int64_t each = std::min(bags_per_tile, int64_t{tiles.lanes});
-    blocks = std::max(blocks, GridBlocks(CeilDiv(batch_size, each) * tiles.blocks,
+    blocks = std::max(blocks, GridBlocks(CeilDiv(batch_size, bags_per_tile) * tiles.blocks,
                                          kThreadsPerBlock / tiles.lanes));
   }
   return blocks;

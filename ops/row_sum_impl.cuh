@@ -118,54 +118,10 @@ __device__ inline void StoreWeightQuad(float4 x, const PhiloxBlock& words, std::
   }
 }
 
-struct DeviceScaledRow {
-  const void* row;  // floats, or what SumQuads is told
-  float scale;
-};
-
 // One more term of a sum. The first is taken, not added to zero: a lone -0 stays one.
 __device__ inline float4 AddTerm(bool is_first, float scale, float4 x, float4 sum) {
   const float4 y = make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w);
   return is_first ? y : make_float4(sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w);
-}
-
-// SumRows (row_sum_impl.h) of columns [column, column + width), 1 <= width <= 4, of n rows, in the
-// same order and with the same roundings, so with the same bits; zeros for n = 0. kInFlight rows
-// are asked for before the first of them is added.
-template <int kInFlight, WeightsPrecision kPrecision = WeightsPrecision::kFp32, typename Term>
-__device__ inline float4 SumQuads(int64_t n, int64_t column, int32_t width, Term&& term) {
-  float4 sum = make_float4(0, 0, 0, 0);
-  for (int64_t i = 0; i < n; i += kInFlight) {
-    DeviceScaledRow terms[kInFlight];
-    float4 x[kInFlight];
-    uintptr_t addresses = 0;
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      terms[k] = i + k < n ? term(i + k) : DeviceScaledRow{nullptr, 0.0f};
-      addresses |= reinterpret_cast<uintptr_t>(terms[k].row);
-    }
-    // LoadWeightQuad, with one branch for all of them; a quad is aligned where its row is.
-    const auto at = [&](int k) {
-      return static_cast<const std::byte*>(terms[k].row) + column * WeightBytes(kPrecision);
-    };
-    if (width == RowTiles::kColumns && addresses % kQuadBytes<kPrecision> == 0) {
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (i + k < n) x[k] = LoadWholeQuad<kPrecision>(at(k));
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        x[k] = make_float4(0, 0, 0, 0);
-        if (i + k < n) x[k] = LoadQuadByWeights<kPrecision>(at(k), width);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (i + k < n) sum = AddTerm(i + k == 0, terms[k].scale, x[k], sum);
-    }
-  }
-  return sum;
 }
 
 }  // namespace hotrow::internal

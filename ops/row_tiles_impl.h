@@ -65,6 +65,19 @@ HOTROW_HOST_DEVICE constexpr Index LastAtMost(const int64_t* sorted,
   return begin;
 }
 
+// The same in [begin, end), which holds it, where `guess` is likely, as in bags of equal length.
+template <typename Index>
+HOTROW_HOST_DEVICE constexpr Index LastAtMostNear(const int64_t* sorted,
+                                                  std::type_identity_t<Index> begin, Index end,
+                                                  std::type_identity_t<Index> guess,
+                                                  int64_t value) {
+  const Index next = guess + 1;
+  const int64_t here = sorted[guess];
+  const int64_t there = next < end ? sorted[next] : value + 1;
+  if (value < here) return LastAtMost(sorted, begin, guess, value);
+  return value < there ? guess : LastAtMost(sorted, next, end, value);
+}
+
 }  // namespace hotrow::internal
 
 #endif  // HOTROW_OPS_ROW_TILES_IMPL_H_

@@ -358,10 +358,10 @@ class BlockRun {
   static constexpr size_t kSharedAlignment = 128;
 
   void CheckCopy(const Copy& copy) {
-    constexpr uintptr_t kUnit = 16;
-    if (reinterpret_cast<uintptr_t>(copy.to) % kUnit != 0 ||
-        reinterpret_cast<uintptr_t>(copy.from) % kUnit != 0 || copy.bytes % kUnit != 0) {
-      Fail("a copy to shared memory that is not of whole, aligned sixteen bytes");
+    const uintptr_t unit = copy.barrier == nullptr && copy.bytes == 8 ? 8 : 16;
+    if (reinterpret_cast<uintptr_t>(copy.to) % unit != 0 ||
+        reinterpret_cast<uintptr_t>(copy.from) % unit != 0 || copy.bytes % unit != 0) {
+      Fail("a copy to shared memory that is not of whole, aligned sixteen bytes, or eight");
     }
     const auto* const to = static_cast<const std::byte*>(copy.to);
     if (to < shared() || to + copy.bytes > shared() + shared_bytes_) {

@@ -163,9 +163,9 @@ TEST(GradientSegmentSumCudaTest, ManyFeatures) {
 }
 
 // Rows on both sides of each border at which lookups are cut, in every order of two neighbours.
-TEST(GradientSegmentSumCudaTest, RowsAroundTheLengthOfARun) {
+TEST(GradientSegmentSumCudaTest, RowsAroundTheLengthsOfLongRowsAndRuns) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  const int64_t lengths[] = {1, 255, 256, 257, 511, 512, 513, 767, 768, 1025};
+  const int64_t lengths[] = {1, 31, 32, 256, 511, 512, 513, 767, 768, 1025};
   JaggedProblem p;
   p.batch_size = 1;
   p.features = {{.dim = 5, .pooling = Pooling::kNone, .stride = 6}};
@@ -188,7 +188,7 @@ TEST(GradientSegmentSumCudaTest, OneHugeRow) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const int32_t dim : {1, 16, 130}) {
     // Each bag of the first feature has many lookups of row 0 alone; the second one has others too.
-    constexpr int64_t kLookups = test::ForGpu(300, 100);
+    constexpr int64_t kLookups = test::ForGpu(300, 10);
     JaggedProblem p = BuildJaggedProblem(
         10, /*batch_size=*/1000, {{.dim = dim, .stride = dim}, {.dim = dim, .stride = dim}},
         /*table_rows=*/500, false, [](size_t f, int64_t) { return f == 0 ? kLookups : 2; });

@@ -15,6 +15,7 @@ namespace {
 using internal::FeatureChunk;
 using internal::FeatureGridBlocks;
 using internal::LastAtMost;
+using internal::LastAtMostNear;
 using internal::RowTiles;
 
 TEST(RowTilesTest, AsFewThreadsAsARowNeeds) {
@@ -75,6 +76,8 @@ TEST(RowTilesTest, LastAtMostFindsTheBag) {
         const auto first = static_cast<int64_t>(random.Below(b + 1));
         EXPECT_EQ(LastAtMost(offsets.data(), first, static_cast<int64_t>(b) + 1, j),
                   static_cast<int64_t>(b));
+        const int64_t guess = first + static_cast<int64_t>(random.Below(bags - first));
+        EXPECT_EQ(LastAtMostNear(offsets.data(), first, n, guess, j), static_cast<int64_t>(b));
       }
     }
   }
