@@ -374,7 +374,7 @@ step_profiles() {
   local model=(--data=synthetic:tables=26,rows=1000,samples=20k,valid=100,test=100 --embedding_dim=128 --batch_size=4096)
   [[ $toy -eq 1 ]] && model=(--data=synthetic:tables=3,rows=100,dense=2,samples=100,valid=10,test=10 --embedding_dim=8
     --dense_arch_layer_sizes=16-8 --over_arch_layer_sizes=16-1 --batch_size=16 --threads=1)
-  profile InteractionKernel dlrm "${model[@]}" --limit_train_batches=4 --device=cuda --device_cache_bytes=1GiB --store_bytes=64MiB
+  profile DotFp32Kernel dlrm "${model[@]}" --limit_train_batches=4 --device=cuda --device_cache_bytes=1GiB --store_bytes=64MiB
   tar -C "$out" -czf "$out/profiles.tar.gz" profiles && rm -rf "$out/profiles"
 }
 

@@ -49,7 +49,7 @@ case $stage in
   smoke) wanted=("device" "copy: " "gemm: " "tests: cache_cuda_test" "races: cache_cuda_test" "memcheck: ops_cuda_test" "racecheck: ops_cuda_test"
                  "dlrm: over an SSD") ;;
   bench) wanted=("find: find " "insert: " "load: " "dense: " "step: " "tiers: " "update: " "peer") ;;
-  train) wanted=("dlrm, batch" "model deepfm, bf16" "model mmoe, fp32" "profile InteractionKernel" "profile PlaceMissesKernel") ;;
+  train) wanted=("dlrm, batch" "model deepfm, bf16" "model mmoe, fp32" "profile DotFp32Kernel" "profile PlaceMissesKernel") ;;
 esac
 for check in "${wanted[@]}"; do
   grep -q "\"check\": \"$check" "$work/out/result.json" || fail "result.json has no $check"
