@@ -94,20 +94,21 @@ auto WithDotPrecision(DotPrecision precision, Fn&& fn) {
   return fn(std::integral_constant<DotPrecision, DotPrecision::kFp32>());
 }
 
-// --- How the kernels on tensor cores share a processor (docs/gpu_dense.md has the budget)
+// --- How the kernels share a processor (docs/gpu_dense.md has the budget)
 
 // A warp takes a sample, a chunk of its columns at a time. Chunks go through a ring of stages in
 // shared memory: while one is multiplied, the next are on their way.
 struct DotPlan {
   int32_t row_tiles = 0;      // of 16 vectors
+  int32_t rounds = 1;         // over a sample's chunks; more than one only in fp32, forward
   int32_t chunk_columns = 0;  // multiple of 16; the last chunk of a sample may be shorter
   int32_t chunks = 0;         // of a sample
   int32_t warps = 0;          // of a block
   int32_t stages = 0;         // of a warp, 2 or 3
   int32_t pitch_bytes = 0;    // from vector to vector in a stage
   int32_t stage_bytes = 0;
-  int32_t scratch_bytes = 0;        // of a warp: an output row; backward the matrix of pairs
-  int32_t scratch_pitch_bytes = 0;  // backward: from row to row of the matrix
+  int32_t scratch_bytes = 0;  // of a warp: an output row; backward, in fp32, the matrix of pairs
+  int32_t scratch_pitch_bytes = 0;  // from row to row of the matrix
   int32_t shared_bytes = 0;         // of a block
 };
 
@@ -118,21 +119,31 @@ constexpr int32_t kDotChunkBytes = 256;  // of a vector; also the bytes of zeros
 constexpr int32_t kDotWarpsMax = 4;
 constexpr int32_t kDotStagesMax = 3;
 
+// In fp32, forward: two threads have tiles of 4 x 4 pairs, so many in a round, of which a warp has
+// so many threads twice. Backward: a thread has two columns of so many vectors.
+constexpr int32_t kDotPairTile = 4;
+constexpr int32_t kDotPairTiles = 2;
+constexpr int32_t kDotPairItems = 16;
+constexpr int32_t kDotGradVectors = 28;
+HOTROW_HOST_DEVICE constexpr int32_t DotGroups(int32_t vectors) {
+  return (vectors + kDotPairTile - 1) / kDotPairTile;
+}
+// Those of groups that a quarter of a warp has at a time are never from both ends.
+HOTROW_HOST_DEVICE constexpr int32_t DotGroupSlots(int32_t groups) { return (groups + 3) / 4 * 4; }
+
 // In bytes from the beginning of a block's shared memory: zeros, which stand for the vectors that a
 // tile lacks; barriers of the stages; then scratch and stages of each warp.
 constexpr int32_t kDotBarriersAt = kDotChunkBytes;
 constexpr int32_t kDotWarpsAt =
     kDotBarriersAt + RoundUp(kDotWarpsMax * kDotStagesMax * sizeof(uint64_t), 16);
 
-// False where the shape is none for tensor cores, or shared_bytes_max (of a block) has no room for
+// False where the shape is none for these kernels, or shared_bytes_max (of a block) has no room for
 // one warp.
 inline bool PlanDot(DotPrecision precision, int32_t num_sparse, int32_t dim, bool backward,
                     int64_t shared_bytes_max, DotPlan* plan) {
   const int64_t vectors = int64_t{num_sparse} + 1;
-  if (precision == DotPrecision::kFp32 || vectors > kDotVectorsMax || dim > kDotDimMax ||
-      dim % kDotTile != 0) {
-    return false;
-  }
+  if (vectors > kDotVectorsMax || dim > kDotDimMax || dim % kDotTile != 0) return false;
+  const bool fp32 = precision == DotPrecision::kFp32;
   const auto bytes = static_cast<int32_t>(DotElementBytes(precision));
   const auto f = static_cast<int32_t>(vectors);
   *plan = {};
@@ -144,18 +155,24 @@ inline bool PlanDot(DotPrecision precision, int32_t num_sparse, int32_t dim, boo
   // Equal chunks may need one less than there were to be.
   plan->chunks = (dim + plan->chunk_columns - 1) / plan->chunk_columns;
   // Rows that the lanes of a warp read at a time lie in different banks: 16 bytes, times an odd
-  // number, from each other for ldmatrix; 32 where columns of four bytes are read one by one.
-  const int32_t skew = backward && bytes == 4 ? 32 : 16;
+  // number, from each other for ldmatrix; 32 where columns of four bytes are read one by one, or
+  // by two lanes 16 bytes of each of four rows.
+  const int32_t skew = fp32 || (backward && bytes == 4) ? 32 : 16;
   plan->pitch_bytes = plan->chunk_columns * bytes + skew;
   const auto products = static_cast<int32_t>(PaddedDotProducts(num_sparse, dim));
-  if (backward) {
+  plan->stage_bytes = f * plan->pitch_bytes;
+  if (backward && fp32) {
+    plan->scratch_pitch_bytes =
+        static_cast<int32_t>(RoundUp(f, kDotGradVectors)) * static_cast<int32_t>(sizeof(float));
+    plan->scratch_bytes = f * plan->scratch_pitch_bytes;
+  } else if (backward) {
     // The vectors, the gradient of the dense one's copy, and those of the pairs.
     const auto pair_bytes = static_cast<int32_t>(RoundUp((products - dim) * bytes, 16));
-    plan->stage_bytes = (f + 1) * plan->pitch_bytes + pair_bytes;
-    plan->scratch_pitch_bytes = plan->row_tiles * kDotTile * bytes + 16;
-    plan->scratch_bytes = plan->row_tiles * kDotTile * plan->scratch_pitch_bytes;
+    plan->stage_bytes += plan->pitch_bytes + pair_bytes;
   } else {
-    plan->stage_bytes = f * plan->pitch_bytes;
+    const int32_t groups = DotGroups(f);
+    const int32_t items = DotGroupSlots(groups) * ((groups / 2 + kDotPairTiles) / kDotPairTiles);
+    if (fp32) plan->rounds = (items + kDotPairItems - 1) / kDotPairItems;
     plan->scratch_bytes = static_cast<int32_t>(PaddedDotColumns(num_sparse, dim)) * bytes;
   }
   // Eight warps on a processor hide what one waits for: two blocks of four if they fit, each of

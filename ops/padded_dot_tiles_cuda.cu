@@ -1,9 +1,8 @@
-#include <algorithm>
-
 #include "base/hopper.cuh"
 #include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
 #include "ops/padded_dot_cuda_impl.h"
+#include "ops/padded_dot_ring_impl.cuh"
 
 // PaddedDot on tensor cores: a warp a sample, vectors in tiles of 16. Copies of the next samples
 // are under way while one is multiplied; blocks stay and walk over the batch. docs/gpu_dense.md
@@ -11,38 +10,6 @@
 namespace hotrow::internal {
 namespace {
 
-// --- What a warp reads ahead
-
-// Where the vectors of a sample lie.
-struct SampleVectors {
-  const std::byte* dense;
-  int64_t dense_stride_bytes;
-  const std::byte* sparse;
-  int64_t sparse_stride_bytes;
-  const void* const* rows;  // [batch, num_sparse], or null
-  int32_t num_sparse;
-  int32_t vector_bytes;
-
-  __device__ const std::byte* Of(int64_t sample, int i) const {
-    if (i == 0) return dense + sample * dense_stride_bytes;
-    if (rows != nullptr) {
-      return static_cast<const std::byte*>(rows[sample * num_sparse + i - 1]);
-    }
-    return sparse + sample * sparse_stride_bytes + int64_t{i - 1} * vector_bytes;
-  }
-};
-
-struct TilesArgs {
-  SampleVectors x;
-  int64_t batch_size;
-  int32_t vectors;
-  int32_t dim;
-  DotPlan plan;
-
-  __device__ int ChunkColumns(int chunk) const {
-    return min(plan.chunk_columns, dim - chunk * plan.chunk_columns);
-  }
-};
 struct ForwardArgs {
   TilesArgs tiles;
   std::byte* output;
@@ -59,29 +26,6 @@ struct BackwardArgs {
   int64_t sparse_gradient_stride_bytes;
 };
 
-// Bytes that lie together on both sides: from device memory to `at` in the stage.
-struct Piece {
-  const std::byte* from;
-  int32_t at;
-  int32_t bytes;
-};
-
-// What a chunk is made of, for either direction.
-template <int kBytes>
-struct ForwardPieces {
-  const ForwardArgs& args;
-
-  __device__ const TilesArgs& tiles() const { return args.tiles; }
-  __device__ int Count(int) const { return args.tiles.vectors; }
-  __device__ int Bytes(int chunk) const {
-    return args.tiles.vectors * args.tiles.ChunkColumns(chunk) * kBytes;
-  }
-  __device__ Piece At(int64_t sample, int chunk, int i) const {
-    const TilesArgs& t = args.tiles;
-    return {t.x.Of(sample, i) + chunk * t.plan.chunk_columns * kBytes, i * t.plan.pitch_bytes,
-            t.ChunkColumns(chunk) * kBytes};
-  }
-};
 // Behind the vectors the gradient of the dense one's copy, as one more vector, and with the first
 // chunk the gradients of the pairs.
 template <int kBytes>
@@ -111,109 +55,6 @@ struct BackwardPieces {
   }
 };
 
-// A warp's chunks in their order (sample after sample), each in a stage of its own that is filled
-// while those before it are worked on. All lanes call everything.
-template <typename Pieces>
-class StageRing {
- public:
-  // stages: plan.stages of plan.stage_bytes; barriers: one for each. The block meets between this
-  // and Begin.
-  __device__ StageRing(const Pieces& pieces, std::byte* stages, gpu::CopyBarrier* barriers,
-                       int64_t first_sample, int64_t sample_step)
-      : pieces_(pieces),
-        stages_(stages),
-        barriers_(barriers),
-        sample_step_(sample_step),
-        ahead_sample_(first_sample) {
-    if (gpu::HasBulkCopies() && GroupLane() == 0) {
-      for (int i = 0; i < plan().stages; ++i) gpu::InitCopyBarrier(barriers + i, 1);
-      gpu::FenceAsyncCopies();
-    }
-  }
-
-  __device__ void Begin() {
-    for (int i = 1; i < plan().stages; ++i) FillAhead();
-  }
-
-  // The stage of the next chunk, which is there. The stage that the call before gave is done with.
-  __device__ std::byte* Next() {
-    gpu::FenceAsyncCopies();
-    __syncwarp();
-    FillAhead();
-    if (gpu::HasBulkCopies()) {
-      gpu::WaitForPhase(barriers_ + stage_, parity_);
-    } else {
-      if (plan().stages == kDotStagesMax) {
-        gpu::WaitForCopies<kDotStagesMax - 1>();
-      } else {
-        gpu::WaitForCopies<1>();
-      }
-      __syncwarp();  // each lane waited for what it copied itself
-    }
-    std::byte* const stage = stages_ + stage_ * plan().stage_bytes;
-    if (++stage_ == plan().stages) {
-      stage_ = 0;
-      parity_ ^= 1;
-    }
-    return stage;
-  }
-
- private:
-  __device__ const DotPlan& plan() const { return pieces_.tiles().plan; }
-
-  __device__ void FillAhead() {
-    const bool some = ahead_sample_ < pieces_.tiles().batch_size;
-    if (some) {
-      std::byte* const stage = stages_ + ahead_stage_ * plan().stage_bytes;
-      if (gpu::HasBulkCopies()) {
-        FillByBulk(stage, barriers_ + ahead_stage_);
-      } else {
-        FillByLanes(stage);
-      }
-      if (++ahead_stage_ == plan().stages) ahead_stage_ = 0;
-      if (++ahead_chunk_ == plan().chunks) {
-        ahead_chunk_ = 0;
-        ahead_sample_ += sample_step_;
-      }
-    }
-    if (!gpu::HasBulkCopies()) gpu::CommitCopies();  // groups are counted, empty ones too
-  }
-
-  __device__ void FillByBulk(std::byte* stage, gpu::CopyBarrier* barrier) {
-    const int lane = GroupLane();
-    const int count = pieces_.Count(ahead_chunk_);
-    if (lane == 0)
-      gpu::ArriveAndExpect(barrier, static_cast<uint32_t>(pieces_.Bytes(ahead_chunk_)));
-    for (int i = lane; i < count; i += kWarpThreads) {
-      const Piece piece = pieces_.At(ahead_sample_, ahead_chunk_, i);
-      gpu::BulkCopy(stage + piece.at, piece.from, static_cast<uint32_t>(piece.bytes), barrier);
-    }
-  }
-
-  // Half a warp a piece: 16 lanes of 16 bytes are as much as a chunk has of a vector.
-  __device__ void FillByLanes(std::byte* stage) {
-    constexpr int kLanes = kDotChunkBytes / 16;
-    const int lane = GroupLane();
-    const int count = pieces_.Count(ahead_chunk_);
-    for (int i = lane / kLanes; i < count; i += kWarpThreads / kLanes) {
-      const Piece piece = pieces_.At(ahead_sample_, ahead_chunk_, i);
-      for (int at = lane % kLanes * 16; at < piece.bytes; at += kDotChunkBytes) {
-        gpu::CopyAsync16(stage + piece.at + at, piece.from + at);
-      }
-    }
-  }
-
-  const Pieces pieces_;
-  std::byte* const stages_;
-  gpu::CopyBarrier* const barriers_;
-  const int64_t sample_step_;
-  int64_t ahead_sample_;  // the next chunk to be asked for
-  int ahead_chunk_ = 0;
-  int ahead_stage_ = 0;
-  int stage_ = 0;  // the next one to be given
-  uint32_t parity_ = 0;
-};
-
 // --- The words of a precision
 
 // A step of 32 bytes of a vector is a K of a product: 16 columns of two bytes, 8 of four.
@@ -229,7 +70,7 @@ struct HalfMath {
   using Stored = uint16_t;
   static constexpr int kBytes = 2;
   __device__ static void RoundFactors(uint32_t (&)[4]) {}
-  __device__ static uint16_t Factor(uint16_t x) { return x; }
+  __device__ static uint32_t Factor(uint16_t x) { return x; }
   __device__ static void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     kMma(c, a, b0, b1);
   }
@@ -266,7 +107,7 @@ struct TileMath<DotPrecision::kTf32> {
 #pragma unroll
     for (int r = 0; r < 4; ++r) a[r] = gpu::RoundToTf32(__uint_as_float(a[r]));
   }
-  __device__ static float Factor(float x) { return __uint_as_float(gpu::RoundToTf32(x)); }
+  __device__ static uint32_t Factor(float x) { return gpu::RoundToTf32(x); }
   __device__ static void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     gpu::MmaTf32(c, a, b0, b1);
   }
@@ -297,33 +138,6 @@ struct TileMath<DotPrecision::kTf32> {
 __device__ int RowOfTile() { return GroupLane() % 16; }
 __device__ int ByteOfTile() { return GroupLane() / 16 * 16; }
 
-// A warp's part of the block's shared memory (padded_dot_impl.h has the layout).
-struct WarpShared {
-  const std::byte* zeros;
-  gpu::CopyBarrier* barriers;
-  std::byte* scratch;
-  std::byte* stages;
-
-  __device__ explicit WarpShared(const DotPlan& plan) {
-    std::byte* const shared = gpu::DynamicShared();
-    const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
-    zeros = shared;
-    barriers = reinterpret_cast<gpu::CopyBarrier*>(shared + kDotBarriersAt) + warp * kDotStagesMax;
-    scratch = shared + kDotWarpsAt + warp * (plan.scratch_bytes + plan.stages * plan.stage_bytes);
-    stages = scratch + plan.scratch_bytes;
-    for (int i = static_cast<int>(threadIdx.x); i < kDotChunkBytes / 16;
-         i += static_cast<int>(blockDim.x)) {
-      reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
-    }
-  }
-};
-
-// Vector i of a stage, or zeros behind the last.
-__device__ const std::byte* StageRow(const TilesArgs& tiles, const WarpShared& shared,
-                                     const std::byte* stage, int i) {
-  return i < tiles.vectors ? stage + i * tiles.plan.pitch_bytes : shared.zeros;
-}
-
 // --- Forward: c = x x^T, the tiles of 16 x 8 that have a part of the lower triangle
 
 // Bytes: e (F D + columns) a sample
@@ -339,7 +153,7 @@ __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
   const int lane = GroupLane();
   const int64_t first = GridGroup();
   const int64_t step = GridGroups();
-  StageRing<ForwardPieces<Math::kBytes>> ring({args}, shared.stages, shared.barriers, first, step);
+  StageRing<VectorPieces<Math::kBytes>> ring({tiles}, shared.stages, shared.barriers, first, step);
   // The row that goes out. Its padding stays as it is made here.
   auto* const line = reinterpret_cast<Stored*>(shared.scratch);
   const int products = tiles.dim + tiles.vectors * (tiles.vectors - 1) / 2;
@@ -415,8 +229,7 @@ __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
   using Stored = typename Math::Stored;
   constexpr int kColumnsOfStep = kStepBytes / Math::kBytes;
   constexpr int kSteps = kRowTiles * kDotTile / kColumnsOfStep;
-  // Where all of g fits in registers it is loaded once a sample.
-  constexpr bool kKeep = kRowTiles * kSteps * 4 <= 64;
+  constexpr int kParts = 4 / Math::kBytes;  // of a register
   const TilesArgs& tiles = args.tiles;
   const DotPlan& plan = tiles.plan;
   const WarpShared shared(plan);
@@ -426,40 +239,47 @@ __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
   const int64_t first = GridGroup();
   const int64_t step = GridGroups();
   StageRing<BackwardPieces<Math::kBytes>> ring({args}, shared.stages, shared.barriers, first, step);
-  // The diagonal, and what lies behind the vectors, stay zero.
-  for (int i = lane; i < plan.scratch_bytes / 16; i += kWarpThreads) {
-    reinterpret_cast<uint4*>(shared.scratch)[i] = make_uint4(0, 0, 0, 0);
-  }
-  const auto pair_at = [&](int i, int j) {
-    return reinterpret_cast<Stored*>(shared.scratch + i * plan.scratch_pitch_bytes) + j;
-  };
-  const std::byte* const tile_row =
-      shared.scratch + RowOfTile() * plan.scratch_pitch_bytes + ByteOfTile();
-  const auto load_a = [&](int m, int k, uint32_t(&a)[4]) {
-    gpu::LoadMatrices(tile_row + m * kDotTile * plan.scratch_pitch_bytes + k * kStepBytes, a);
+  // A tile of g, whose lower triangle `pairs` is: of the lane's row and column in the first one.
+  // The diagonal, and what lies behind the vectors, is zero.
+  const auto load_a = [&](const Stored* pairs, int row, int column, int m, int k, uint32_t(&a)[4]) {
+    constexpr int kWidth = kColumnsOfStep / 2;  // of a register's 8 rows; kWidth <= 8
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int first_row = kDotTile * m + 8 * (r % 2);
+      const int first_column = kColumnsOfStep * k + kWidth * (r / 2);
+      const bool meets_diagonal = first_row / 8 == first_column / 8;
+      a[r] = 0;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const int i = first_row + row;
+        const int j = first_column + column + part;
+        const bool lower = meets_diagonal ? i > j : first_row > first_column;
+        const bool in_last_tile = max(first_row, first_column) >= kDotTile * (kRowTiles - 1);
+        const Stored* from = pairs + (lower ? i * (i - 1) / 2 + j : j * (j - 1) / 2 + i);
+        if ((meets_diagonal && i == j) || (in_last_tile && (lower ? i : j) >= tiles.vectors)) {
+          from = reinterpret_cast<const Stored*>(shared.zeros);
+        }
+        a[r] |= Math::Factor(*from) << (16 * part);
+      }
+    }
   };
   __syncthreads();
   ring.Begin();
   for (int64_t sample = first; sample < tiles.batch_size; sample += step) {
-    uint32_t kept[kKeep ? kRowTiles : 1][kKeep ? kSteps : 1][4];
+    uint32_t a[kRowTiles][kSteps][4];
     for (int chunk = 0; chunk < plan.chunks; ++chunk) {
       std::byte* const stage = ring.Next();
       const std::byte* const dense_gradient = stage + tiles.vectors * plan.pitch_bytes;
       if (chunk == 0) {
         const auto* pairs = reinterpret_cast<const Stored*>(dense_gradient + plan.pitch_bytes);
-        for (int i = 1; i < tiles.vectors; ++i) {
-          for (int j = lane; j < i; j += kWarpThreads) {
-            *pair_at(i, j) = *pair_at(j, i) = Math::Factor(pairs[j]);
-          }
-          pairs += i;
-        }
-        __syncwarp();
-        if constexpr (kKeep) {
+        // Or else the places of all pairs stay in registers from sample to sample.
+        int row = g;
+        int column = kParts * t;
+        asm volatile("" : "+r"(row), "+r"(column));
 #pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
+        for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-            for (int k = 0; k < kSteps; ++k) load_a(m, k, kept[m][k]);
-          }
+          for (int k = 0; k < kSteps; ++k) load_a(pairs, row, column, m, k, a[m][k]);
         }
       }
       const std::byte* rows[kSteps][2];
@@ -489,11 +309,8 @@ __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
           Math::LoadB(rows[k], column, b);
 #pragma unroll
           for (int m = 0; m < kRowTiles; ++m) {
-            uint32_t loaded[4];
-            if constexpr (!kKeep) load_a(m, k, loaded);
-            const auto& a = kKeep ? kept[kKeep ? m : 0][kKeep ? k : 0] : loaded;
-            Math::Mma(c[m][0], a, b[0][0], b[0][1]);
-            Math::Mma(c[m][1], a, b[1][0], b[1][1]);
+            Math::Mma(c[m][0], a[m][k], b[0][0], b[0][1]);
+            Math::Mma(c[m][1], a[m][k], b[1][0], b[1][1]);
           }
         }
         // Nobody reads these columns of the vectors again: the gradient takes their place.
@@ -513,79 +330,32 @@ __global__ void __launch_bounds__(kDotWarpsMax* kWarpThreads, 1)
           }
         }
       }
+      gpu::FenceAsyncCopies();
       __syncwarp();
       // Half a warp a vector, 16 bytes a lane.
       constexpr int kLanes = kDotChunkBytes / 16;
-      const int begin_byte = chunk * plan.chunk_columns * Math::kBytes;
+      const int half = lane / kLanes;
       const int at = lane % kLanes * 16;
-      if (at < columns * Math::kBytes) {
-        for (int i = lane / kLanes; i < tiles.vectors; i += kWarpThreads / kLanes) {
-          std::byte* const row =
-              i == 0 ? args.dense_gradient + sample * args.dense_gradient_stride_bytes
-                     : args.sparse_gradient + sample * args.sparse_gradient_stride_bytes +
-                           int64_t{i - 1} * tiles.x.vector_bytes;
-          __stcs(reinterpret_cast<uint4*>(row + begin_byte + at),
-                 *reinterpret_cast<const uint4*>(stage + i * plan.pitch_bytes + at));
-        }
-      }
+      const int64_t to = chunk * plan.chunk_columns * Math::kBytes + at;
+      std::byte* const dense = args.dense_gradient + sample * args.dense_gradient_stride_bytes + to;
+      std::byte* const sparse =
+          args.sparse_gradient + sample * args.sparse_gradient_stride_bytes + to;
+      const int count = at < columns * Math::kBytes ? (tiles.vectors + 1 - half) / 2 : 0;
+      ThreadMove<7>(
+          count,
+          [&](int n) {
+            return *reinterpret_cast<const uint4*>(stage + (2 * n + half) * plan.pitch_bytes + at);
+          },
+          [&](int n, uint4 numbers) {
+            const int i = 2 * n + half;
+            std::byte* const row = i == 0 ? dense : sparse + (i - 1) * tiles.x.vector_bytes;
+            __stcs(reinterpret_cast<uint4*>(row), numbers);
+          });
     }
   }
 }
 
 // --- Launches
-
-absl::StatusOr<int64_t> SharedBytesMax() {
-  int device = 0;
-  int bytes = 0;
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  HOTROW_CUDA_RETURN_IF_ERROR(
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return bytes;
-}
-
-bool ForwardIsAligned(const PaddedDotArgs& args, const void* output) {
-  return DotRowsAreAligned(args.dense, args.dense_stride, args.precision) &&
-         (args.num_sparse == 0 || args.sparse_rows != nullptr ||
-          DotRowsAreAligned(args.sparse, args.sparse_stride, args.precision)) &&
-         DotRowsAreAligned(output, args.output_stride, args.precision);
-}
-
-TilesArgs MakeTilesArgs(const PaddedDotArgs& args, const DotPlan& plan) {
-  const int64_t bytes = DotElementBytes(args.precision);
-  return {.x = {.dense = static_cast<const std::byte*>(args.dense),
-                .dense_stride_bytes = args.dense_stride * bytes,
-                .sparse = static_cast<const std::byte*>(args.sparse),
-                .sparse_stride_bytes = args.sparse_stride * bytes,
-                .rows = args.sparse_rows,
-                .num_sparse = args.num_sparse,
-                .vector_bytes = static_cast<int32_t>(args.dim * bytes)},
-          .batch_size = args.batch_size,
-          .vectors = args.num_sparse + 1,
-          .dim = args.dim,
-          .plan = plan};
-}
-
-// As many blocks as run at a time, or fewer where the batch has no more samples.
-template <typename Args>
-absl::Status Launch(const char* op, CudaStream stream, void (*kernel)(Args), const Args& args) {
-  const DotPlan& plan = args.tiles.plan;
-  const int threads = plan.warps * kWarpThreads;
-  HOTROW_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
-  int device = 0;
-  int processors = 0;
-  int blocks_of_one = 0;
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  HOTROW_CUDA_RETURN_IF_ERROR(
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &blocks_of_one, kernel, threads, static_cast<size_t>(plan.shared_bytes)));
-  const int64_t blocks = std::min<int64_t>(CeilDiv(args.tiles.batch_size, plan.warps),
-                                           int64_t{processors} * std::max(blocks_of_one, 1));
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
-           static_cast<size_t>(plan.shared_bytes), stream>>>(args);
-  return LastLaunch(op);
-}
 
 // fn(precision, tiles of 16 vectors), both as constants.
 template <typename Fn>
@@ -615,10 +385,12 @@ absl::Status WithTiles(DotPrecision precision, int row_tiles, Fn&& fn) {
 }  // namespace
 
 absl::StatusOr<bool> PaddedDotOnTiles(CudaStream stream, const PaddedDotArgs& args) {
+  if (args.precision == DotPrecision::kFp32) return false;
   HOTROW_ASSIGN_OR_RETURN(const int64_t shared_bytes_max, SharedBytesMax());
   DotPlan plan;
   if (!PlanDot(args.precision, args.num_sparse, args.dim, false, shared_bytes_max, &plan) ||
-      !ForwardIsAligned(args, args.output)) {
+      !VectorsAreAligned(args) ||
+      !DotRowsAreAligned(args.output, args.output_stride, args.precision)) {
     return false;
   }
   const ForwardArgs kernel_args = {
@@ -637,14 +409,13 @@ absl::StatusOr<bool> PaddedDotOnTiles(CudaStream stream, const PaddedDotArgs& ar
 
 absl::StatusOr<bool> PaddedDotGradOnTiles(CudaStream stream, const PaddedDotGradArgs& args) {
   const PaddedDotArgs& forward = args.forward;
+  if (forward.precision == DotPrecision::kFp32) return false;
   HOTROW_ASSIGN_OR_RETURN(const int64_t shared_bytes_max, SharedBytesMax());
   DotPlan plan;
   const bool takes =
       PlanDot(forward.precision, forward.num_sparse, forward.dim, true, shared_bytes_max, &plan) &&
-      ForwardIsAligned(forward, args.output_gradient) &&
-      DotRowsAreAligned(args.dense_gradient, args.dense_gradient_stride, forward.precision) &&
-      (forward.num_sparse == 0 ||
-       DotRowsAreAligned(args.sparse_gradient, args.sparse_gradient_stride, forward.precision));
+      VectorsAreAligned(forward) && GradientsAreAligned(args) &&
+      DotRowsAreAligned(args.output_gradient, forward.output_stride, forward.precision);
   if (!takes) return false;
   const int64_t bytes = DotElementBytes(forward.precision);
   const BackwardArgs kernel_args = {

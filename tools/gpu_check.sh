@@ -377,7 +377,7 @@ step_profiles() {
   profile FindRowsKernel gpu_bench "${sizes[@]}" --only=find
   profile PlaceMissesKernel gpu_bench "${sizes[@]}" --only=insert
   profile PoolKernel gpu_bench "${sizes[@]}" --only=lookup
-  profile SumLookupsKernel gpu_bench "${sizes[@]}" --only=gradient_sum
+  profile SumRowsKernel gpu_bench "${sizes[@]}" --only=gradient_sum
   profile FusedUpdateKernel gpu_bench "${sizes[@]}" --only=update
   tar -C "$out" -czf "$out/profiles.tar.gz" profiles && rm -rf "$out/profiles"
 }

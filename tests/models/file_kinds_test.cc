@@ -121,7 +121,7 @@ TEST(FileKindsTest, ErrorsNameTheKindAndThePlace) {
 TEST(FileKindsTest, HelpNamesEveryKind) {
   const std::string help = DataSourceHelp();
   for (const char* part : {"synthetic[", "frappe:DIR", "ml1m:FILE", "census:FILE", "criteo:FILE",
-                           "criteo-npy:DIR", "table:SCHEMA.json", "512 MiB", "65536"}) {
+                           "criteo-npy:DIR", "packed:DIR", "table:SCHEMA.json"}) {
     EXPECT_THAT(help, HasSubstr(part));
   }
 }

@@ -58,11 +58,14 @@ void RunPasses(const ExecContext& ctx, const Shape& s, const Arrays& a) {
 TEST(DotInteractionCudaTest, BothPassesGiveTheBitsOfTheCpuAndLeaveGapsAlone) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;
-  for (const Shape& s : {Shape{0, 3, 4}, Shape{1, 0, 1}, Shape{1, 1, 1}, Shape{37, 0, 5, 2},
-                         Shape{37, 1, 7, 1}, Shape{5, 2, 8}, Shape{37, 8, 16, 3}, Shape{9, 26, 33},
-                         Shape{3, 70, 13, 1}, Shape{37, 1, 7, 1, false}, Shape{9, 8, 16, 0, false},
-                         Shape{test::ForGpu(2048, 200), 26, 16},
-                         Shape{test::ForGpu(2048, 200), 26, 128}, Shape{3, 2, 1000}}) {
+  for (const Shape& s :
+       {Shape{0, 3, 4}, Shape{1, 0, 1}, Shape{1, 1, 1}, Shape{37, 0, 5, 2}, Shape{37, 1, 7, 1},
+        Shape{5, 2, 8}, Shape{37, 8, 16, 3}, Shape{9, 26, 33}, Shape{3, 70, 13, 1},
+        Shape{37, 1, 7, 1, false}, Shape{9, 8, 16, 0, false},
+        Shape{test::ForGpu(2048, 200), 26, 16}, Shape{test::ForGpu(2048, 200), 26, 128},
+        Shape{3, 2, 1000},
+        // Tiles of pairs: the fewest; several rounds and chunks.
+        Shape{5, 0, 16}, Shape{5, 1, 16, 4}, Shape{3, 63, 144, 4}, Shape{9, 30, 80, 0, false}}) {
     SCOPED_TRACE(testing::Message() << s.batch_size << " samples, " << s.num_sparse << " of "
                                     << s.dim << ", gap " << s.gap);
     RandomStream random(9, RandomPurpose::kTest);

@@ -82,7 +82,7 @@ TEST(FmInteractionCudaTest, BothPassesGiveTheBitsOfTheCpuAndLeaveGapsAlone) {
         Shape{37, 4, 7, 2, 8, 3}, Shape{37, 4, 7, 2, 8, 3, 5}, Shape{9, 26, 33, 1},
         Shape{33, 10, 16, 1, 16, 1}, Shape{test::ForGpu(5000, 300), 26, 16, 1, 16},
         Shape{test::ForGpu(2000, 100), 26, 64}, Shape{3, 70, 13, 9, 20},
-        Shape{3, 2, 1000, 1, 1000}}) {
+        Shape{3, 4, 1000, 1, 1000}}) {
     SCOPED_TRACE(testing::Message() << s.batch_size << " samples, " << s.num_fields << " of "
                                     << s.dim << " + " << s.spare << ", gap " << s.gap);
     RandomStream random(9, RandomPurpose::kTest);

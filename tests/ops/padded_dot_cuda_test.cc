@@ -93,7 +93,8 @@ TEST(PaddedDotCudaTest, OnTensorCoresBothPassesAreWithinTheirBoundAndLeaveGapsAl
 TEST(PaddedDotCudaTest, AnAmpereGivesTheBitsOfAHopper) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;
-  for (const DotPrecision precision : {DotPrecision::kTf32, DotPrecision::kFp16}) {
+  for (const DotPrecision precision :
+       {DotPrecision::kFp32, DotPrecision::kTf32, DotPrecision::kFp16}) {
     for (const DotShape& shape : TileShapes(precision)) {
       SCOPED_TRACE(testing::Message() << shape);
       DotProblem hopper(shape, 6);
