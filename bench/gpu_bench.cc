@@ -1,6 +1,6 @@
 // What one GPU does with hotrow's cache and ops, beside what the GPU could do.
 //
-//   gpu_bench [--quick] [--only=find,insert] [--device_bytes=20GiB] [--report=FILE]
+//   gpu_bench [--quick] [--only=find,insert] [--dims=64] [--device_bytes=20GiB] [--report=FILE]
 //
 // What bounds it is measured first, in the same run: copies within the device, reads of random rows
 // (copied side by side, which is what a find does without the search), the bus in both directions,
@@ -55,6 +55,13 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
       "parts, joined by commas: device, copy, gather, bus, host_gather, staging, gemm, plans, "
       "dense, find, insert, load, unique, partition, lookup, gradient_sum, update, tiers, step; "
       "the limits they are compared with are measured, too");
+  set.AddString("dims", "LIST", &flags.dims,
+                "powers of two from 4 to 128: floats of a row of gather (which measures 8 in any "
+                "case), host_gather, staging, find, insert");
+  set.AddString("loads", "LIST", &flags.loads, "loads of the caches of find, insert");
+  set.AddString("hits", "LIST", &flags.hits, "hit rates of find, insert");
+  set.AddString("shares", "LIST", &flags.shares,
+                "shares of the rows that the device caches of tiers have room for");
   set.AddSwitch("quick", &flags.quick, "smaller tables and fewer repeats");
   set.AddSwitch("toy", &flags.toy, "tiny sizes for an emulated GPU; figures say nothing");
   set.AddInt("seed", 0, INT64_MAX, &flags.seed, "of all that is drawn");
@@ -95,9 +102,10 @@ Part PartOf(const std::string& name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuBench>> GpuBench::Create(const GpuBenchFlags& flags) {
-  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
   std::unique_ptr<GpuBench> bench(new GpuBench());
   bench->flags_ = flags;
+  HOTROW_ASSIGN_OR_RETURN(bench->points_, PointsToMeasure(flags));
+  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
   int device = 0;
   HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
   cudaDeviceProp properties;

@@ -27,6 +27,7 @@ class GpuBench {
   static absl::StatusOr<std::unique_ptr<GpuBench>> Create(const GpuBenchFlags& flags);
 
   const GpuBenchFlags& flags() const { return flags_; }
+  const GpuBenchPoints& points() const { return points_; }
   const GpuBenchSizes& sizes() const { return sizes_; }
   const nlohmann::ordered_json& device() const { return device_; }
   int64_t l2_bytes() const { return l2_bytes_; }
@@ -59,6 +60,7 @@ class GpuBench {
   GpuBench() = default;
 
   GpuBenchFlags flags_;
+  GpuBenchPoints points_;
   GpuBenchSizes sizes_;
   nlohmann::ordered_json device_;
   int64_t l2_bytes_ = 0;

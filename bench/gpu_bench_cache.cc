@@ -1,7 +1,6 @@
 // The cache on the device: find, find in place, insert and evict, and how full it gets.
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -198,7 +197,7 @@ absl::Status LoadedCache::AfterInsert(bool keep) {
 
 // Keys a second of which the sectors can be read.
 double ProbeLimit(const GpuBench& bench) {
-  return bench.limit(GatherLimit(kSectorBytes / kBytesOfFloat)) / kSectorsPerFind;
+  return bench.limit(GatherLimit(kSectorDim)) / kSectorsPerFind;
 }
 
 nlohmann::ordered_json Describe(int dim, double load, double hit_rate, const RowCacheStats& stats) {
@@ -214,7 +213,7 @@ absl::Status FindAt(GpuBench& bench, LoadedCache& loaded, int dim, double load) 
   HOTROW_ASSIGN_OR_RETURN(const RowCacheStats stats, loaded.cache().Stats(ctx));
   const int64_t n = loaded.batch_size();
   const int64_t row_bytes = kBytesOfFloat * dim;
-  for (const double hit_rate : kBenchHitRates) {
+  for (const double hit_rate : bench.points().hits) {
     const int64_t hits = Share(n, hit_rate);
     const auto make = [&](int64_t r) { return loaded.MakeKeysOfBatch(r, hits); };
     HOTROW_ASSIGN_OR_RETURN(const Times copied, bench.Measure(
@@ -246,9 +245,11 @@ absl::Status FindAt(GpuBench& bench, LoadedCache& loaded, int dim, double load) 
     }
     const std::string where = absl::StrFormat("dim %d load %.2f hits %.1f", dim, load, hit_rate);
     nlohmann::ordered_json more = Describe(dim, load, hit_rate, stats);
-    bench.Add(
-        {"find", absl::StrCat("find ", where), copied, static_cast<double>(n), "keys", "gather",
-         bench.limit(GatherLimit(dim)) * static_cast<double>(n) / static_cast<double>(hits), more});
+    const double rows = hits == 0 ? ProbeLimit(bench)
+                                  : bench.limit(GatherLimit(dim)) * static_cast<double>(n) /
+                                        static_cast<double>(hits);
+    bench.Add({"find", absl::StrCat("find ", where), copied, static_cast<double>(n), "keys",
+               hits == 0 ? "probe" : "gather", rows, more});
     bench.Add({"find", absl::StrCat("find in place ", where), in_place, static_cast<double>(n),
                "keys", "probe", ProbeLimit(bench), more});
   }
@@ -260,7 +261,7 @@ absl::Status InsertAt(GpuBench& bench, LoadedCache& loaded, int dim, double load
   const int64_t n = loaded.batch_size();
   const bool full = load >= 1;
   // Hits alone first: a full cache loses some of the batches' keys to what misses bring in.
-  for (auto rate = std::rbegin(kBenchHitRates); rate != std::rend(kBenchHitRates); ++rate) {
+  for (auto rate = bench.points().hits.rbegin(); rate != bench.points().hits.rend(); ++rate) {
     const double hit_rate = *rate;
     const int64_t hits = Share(n, hit_rate);
     HOTROW_ASSIGN_OR_RETURN(const RowCacheStats before, loaded.cache().Stats(ctx));
@@ -294,10 +295,10 @@ absl::Status InsertAt(GpuBench& bench, LoadedCache& loaded, int dim, double load
 
 absl::Status ForEachLoad(GpuBench& bench,
                          absl::Status (*measure)(GpuBench&, LoadedCache&, int, double)) {
-  for (const int dim : kBenchDims) {
+  for (const int dim : bench.points().dims) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedCache> loaded,
                             LoadedCache::Create(bench, dim));
-    for (const double load : kBenchLoads) {
+    for (const double load : bench.points().loads) {
       HOTROW_RETURN_IF_ERROR(loaded->Fill(load));
       HOTROW_RETURN_IF_ERROR(measure(bench, *loaded, dim, load));
     }

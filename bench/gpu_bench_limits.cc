@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -128,7 +129,9 @@ absl::Status MeasureGather(GpuBench& bench) {
   HOTROW_ASSIGN_OR_RETURN(auto table, DeviceBuffer<std::byte>::Create(table_bytes, bench.stream()));
   HOTROW_RETURN_IF_ERROR(FillWords(bench.stream(), table.data(), table_bytes,
                                    static_cast<uint64_t>(bench.flags().seed)));
-  for (const int dim : kBenchDims) {
+  std::set<int> dims(bench.points().dims.begin(), bench.points().dims.end());
+  dims.insert(kSectorDim);  // for the limit of a probe
+  for (const int dim : dims) {
     HOTROW_ASSIGN_OR_RETURN(Gather gather, Gather::Create(bench, dim, table.data(), table_bytes,
                                                           bench.sizes().copy_bytes));
     HOTROW_ASSIGN_OR_RETURN(const Times times, gather.MeasureBest(bench));
@@ -197,7 +200,7 @@ absl::Status MeasureBus(GpuBench& bench) {
 
 absl::Status MeasureHostGather(GpuBench& bench) {
   HOTROW_ASSIGN_OR_RETURN(HostRows rows, HostRows::Create(bench));
-  for (const int dim : kBenchDims) {
+  for (const int dim : bench.points().dims) {
     HOTROW_ASSIGN_OR_RETURN(
         Gather gather,
         Gather::Create(bench, dim, rows.data.data(), rows.data.bytes(), bench.sizes().bus_bytes));
@@ -229,7 +232,7 @@ absl::Status MeasureStaging(GpuBench& bench) {
   for (EventHandle& event : sent) {
     HOTROW_ASSIGN_OR_RETURN(event, CreateEvent());
   }
-  for (const int dim : kBenchDims) {
+  for (const int dim : bench.points().dims) {
     HOTROW_ASSIGN_OR_RETURN(
         Gather gather,
         Gather::Create(bench, dim, rows.data.data(), rows.data.bytes(), bench.sizes().bus_bytes));

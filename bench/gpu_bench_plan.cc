@@ -1,17 +1,20 @@
 #include "bench/gpu_bench_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <set>
+#include <tuple>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/philox.h"
+#include "base/status_macros.h"
 #include "models/data/permutation.h"
 #include "models/data/zipf.h"
 
@@ -38,6 +41,21 @@ const std::map<absl::string_view, std::vector<absl::string_view>>& LimitsOfParts
       {"step", {"copy"}},
   };
   return limits;
+}
+
+// The numbers of a list, in ascending order without repetitions.
+absl::StatusOr<std::set<double>> NumbersOf(absl::string_view flag, absl::string_view list,
+                                           double min, double max) {
+  std::set<double> numbers;
+  for (const absl::string_view text : absl::StrSplit(list, ',')) {
+    double number = 0;
+    if (!absl::SimpleAtod(text, &number) || !(number >= min && number <= max)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", list, ": \"", text,
+                                                     "\" is no number from ", min, " to ", max));
+    }
+    numbers.insert(number);
+  }
+  return numbers;
 }
 
 int64_t RoundDown(int64_t n, int64_t multiple) { return n / multiple * multiple; }
@@ -72,6 +90,26 @@ absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags) 
   return parts;
 }
 
+absl::StatusOr<GpuBenchPoints> PointsToMeasure(const GpuBenchFlags& flags) {
+  GpuBenchPoints points;
+  HOTROW_ASSIGN_OR_RETURN(const auto dims, NumbersOf("dims", flags.dims, 4, kWidestDim));
+  for (const double dim : dims) {
+    points.dims.push_back(static_cast<int>(dim));
+    if (points.dims.back() != dim || !std::has_single_bit(static_cast<unsigned>(dim))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dims=", flags.dims, ": ", dim, " is no power of two"));
+    }
+  }
+  for (const auto& [flag, list, min, into] :
+       {std::tuple{"loads", &flags.loads, 0.01, &points.loads},
+        std::tuple{"hits", &flags.hits, 0.0, &points.hits},
+        std::tuple{"shares", &flags.shares, 0.01, &points.shares}}) {
+    HOTROW_ASSIGN_OR_RETURN(const auto numbers, NumbersOf(flag, *list, min, 1));
+    into->assign(numbers.begin(), numbers.end());
+  }
+  return points;
+}
+
 absl::StatusOr<GpuBenchSizes> SizesFor(const GpuBenchFlags& flags, int64_t device_bytes,
                                        int64_t host_available_bytes) {
   if (device_bytes < kLeastDeviceBytes) {
@@ -96,7 +134,7 @@ absl::StatusOr<GpuBenchSizes> SizesFor(const GpuBenchFlags& flags, int64_t devic
   }
   // A batch of the widest rows, twice (found or evicted rows and those of a check), within an
   // eighth.
-  const int64_t widest = 4 * kBenchDims[std::size(kBenchDims) - 1];
+  const int64_t widest = 4 * kWidestDim;
   sizes.batch = std::min(int64_t{1} << 20, RoundDown(device_bytes / 8 / (2 * widest), 1024));
   // The ops hold rows, gradients and outputs of the batch alone: for a lookup of the widest rows
   // with two states a column some 3 KiB.

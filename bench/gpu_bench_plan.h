@@ -25,6 +25,11 @@ struct GpuBenchFlags {
   int64_t repeats = 0;       // 0: by `quick`
   int64_t threads = 0;       // of the host's gather; 0: all processors
   int64_t seed = 1;
+  // Lists of numbers, joined by commas: what PointsToMeasure reads.
+  std::string dims = "8,32,64,128";
+  std::string loads = "0.5,0.75,0.9,1.0";
+  std::string hits = "0.6,1.0";
+  std::string shares = "0.8,1.0";
   std::string report;
   std::string path;  // of SSD stores; empty: where temporary files go
   std::string ids;   // a file for the ids of the ops' batch, for others that measure the same
@@ -36,9 +41,17 @@ std::vector<std::string> GpuBenchParts();
 // InvalidArgument names what is no part.
 absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags);
 
-inline constexpr int kBenchDims[] = {8, 32, 64, 128};
-inline constexpr double kBenchLoads[] = {0.5, 0.75, 0.9, 1.0};
-inline constexpr double kBenchHitRates[] = {0.6, 1.0};
+// What the parts measure, each list in ascending order without repetitions.
+struct GpuBenchPoints {
+  std::vector<int> dims;       // of gather, host_gather, staging, find and insert
+  std::vector<double> loads;   // of find and insert,
+  std::vector<double> hits;    // and hit rates
+  std::vector<double> shares;  // of the rows of tiers, that device caches have room for
+};
+inline constexpr int kWidestDim = 128;  // batches have room for rows so wide
+// InvalidArgument names the flag and the number in it.
+absl::StatusOr<GpuBenchPoints> PointsToMeasure(const GpuBenchFlags& flags);
+
 // The batch of the ops: 10 features of one table each, one lookup a sample.
 inline constexpr int64_t kLookupTables = 10;
 inline constexpr int64_t kLookupSamples = 104'857;
@@ -114,6 +127,7 @@ int64_t FusedUpdateBytes(int64_t lookups, int64_t unique, int64_t dim, int64_t r
 // What a find of a resident key must read of a bucket, whose layout cache/row_cache.h gives: its 32
 // tags, a state, a key and a table lie in four sectors of 32 bytes.
 inline constexpr int64_t kSectorBytes = 32;
+inline constexpr int kSectorDim = 8;  // floats of one
 inline constexpr int64_t kSectorsPerFind = 4;
 
 // --- Results ---

@@ -536,7 +536,8 @@ absl::Status MeasureTiers(const TiersRun& run) {
         continue;
       }
     }
-    for (const double share : kTierShares) {
+    for (auto largest = run.plan.shares.rbegin(); largest != run.plan.shares.rend(); ++largest) {
+      const double share = *largest;
       HOTROW_RETURN_IF_ERROR(MeasureTier(run, {.store = store, .share = share}, path));
       // Where nothing leaves the cache, nobody asks the index.
       if (store != StoreKind::kMemory || share >= 1) continue;

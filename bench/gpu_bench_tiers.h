@@ -20,8 +20,6 @@
 
 namespace hotrow::bench {
 
-// The shares of the rows that device caches have room for.
-inline constexpr double kTierShares[] = {1.0, 0.8};
 // What Prefetch and Lookup of kLookupTables * kLookupSamples ids are meant to take at a share of
 // 0.8 over host memory, with tables of kTierRowsPerTable rows.
 inline constexpr double kTierTargetSeconds = 1.2e-3;
@@ -32,6 +30,7 @@ inline constexpr int64_t kTierRowsPerTable = 1'000'000;
 // Training comes after every row was trained again: what leaves is dirty. Bytes are bytes.
 struct TiersPlan {
   Device device = Device::kCpu;
+  std::vector<double> shares;  // of the rows that device caches have room for; the last one first
   int64_t tables = kLookupTables;
   int64_t dim = 128;
   int64_t rows_per_table = 0;  // R

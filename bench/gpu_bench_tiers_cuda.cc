@@ -49,6 +49,7 @@ absl::Status MeasureTiers(GpuBench& bench) {
   HOTROW_RETURN_IF_ERROR(timer.Create(bench.stream()));
   TiersRun run;
   HOTROW_ASSIGN_OR_RETURN(run.plan, PlanTiers(bench.flags(), bench.sizes(), Device::kCuda));
+  run.plan.shares = bench.points().shares;
   run.ctx = bench.Gpu();
   run.ctx.pool = bench.Host().pool;
   run.timer = &timer;

@@ -36,7 +36,8 @@ TEST(GpuBenchCliTest, SaysInOneLineThatThereIsNoGpu) {
 }
 
 TEST(GpuBenchCliTest, RefusesByNameBeforeItLooksForAGpu) {
-  for (const std::string flag : {"--only=coopy", "--repeats=-1", "--device_bytes=x"}) {
+  for (const std::string flag :
+       {"--only=coopy", "--dims=8,x", "--loads=2", "--repeats=-1", "--device_bytes=x"}) {
     const ProgramResult result = GpuBench({flag}, {"CUDA_VISIBLE_DEVICES="});
     EXPECT_EQ(result.exit_code, 2) << flag;
     EXPECT_THAT(result.out, HasSubstr(flag));
@@ -57,7 +58,8 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
       ForGpu("--quick --repeats=3 --device_bytes=600MiB --host_bytes=64MiB", "--toy");
   std::vector<std::string> flags = absl::StrSplit(sizes, ' ');
   flags.insert(flags.end(),
-               {"--path=" + dir, "--ids=" + dir + "/ids", "--report=" + dir + "/report"});
+               {"--path=" + dir, "--ids=" + dir + "/ids", "--report=" + dir + "/report",
+                "--dims=8,128", "--loads=0.5,1", "--hits=0,1", "--shares=0.8"});
   const ProgramResult result = GpuBench(flags);
   ASSERT_EQ(result.exit_code, 0) << result.out;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");
@@ -65,8 +67,10 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(json.is_object()) << *text;
   std::set<std::string> parts;
+  std::set<std::string> finds;
   for (const nlohmann::json& figure : json["figures"]) {
     parts.insert(figure["part"].get<std::string>());
+    if (figure["part"] == "find") finds.insert(figure["name"].get<std::string>());
     if (figure["part"] == "load") {
       EXPECT_GT(figure["load"], 0.8);
     } else if (figure.contains("skipped")) {
@@ -79,6 +83,8 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
               testing::ElementsAre("bus", "copy", "dense", "find", "gather", "gemm", "gradient_sum",
                                    "host_gather", "insert", "load", "lookup", "partition", "plans",
                                    "staging", "step", "tiers", "unique", "update"));
+  EXPECT_THAT(finds, testing::SizeIs(16));  // each point, copied and in place
+  EXPECT_THAT(finds, testing::Contains("find in place dim 128 load 1.00 hits 0.0"));
   // What a peer takes to measure the same: the ids of all lookups.
   const absl::StatusOr<std::string> ids = ReadFileToString(PosixEnv(), dir + "/ids");
   HOTROW_ASSERT_OK(ids);

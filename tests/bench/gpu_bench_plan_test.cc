@@ -3,6 +3,7 @@
 #include "bench/gpu_bench_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_set>
 
@@ -30,6 +31,34 @@ TEST(GpuBenchParts, OnlyBringsTheLimitsAlongInTheOrderOfTheRun) {
   const auto wrong = PartsToRun({.only = "find,finds"});
   EXPECT_EQ(wrong.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("--only=find,finds: finds is none"));
+}
+
+TEST(GpuBenchPoints, AreTheNumbersOfTheFlagsInAscendingOrder) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const GpuBenchPoints all, PointsToMeasure({}));
+  EXPECT_THAT(all.dims, ElementsAre(8, 32, 64, 128));
+  EXPECT_THAT(all.loads, ElementsAre(0.5, 0.75, 0.9, 1.0));
+  EXPECT_THAT(all.hits, ElementsAre(0.6, 1.0));
+  EXPECT_THAT(all.shares, ElementsAre(0.8, 1.0));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const GpuBenchPoints some,
+      PointsToMeasure({.dims = "64,4,64", .loads = "1,0.5", .hits = "0", .shares = "0.1"}));
+  EXPECT_THAT(some.dims, ElementsAre(4, 64));
+  EXPECT_THAT(some.loads, ElementsAre(0.5, 1.0));
+  EXPECT_THAT(some.hits, ElementsAre(0.0));
+  EXPECT_THAT(some.shares, ElementsAre(0.1));
+}
+
+TEST(GpuBenchPoints, RefuseByNameWhatIsNoPoint) {
+  for (const auto& [message, flags] : std::map<std::string, GpuBenchFlags>{
+           {"--dims=48: 48 is no power of two", {.dims = "48"}},
+           {"--dims=4.5: 4.5 is no power of two", {.dims = "4.5"}},
+           {"--dims=256: \"256\" is no number from 4 to 128", {.dims = "256"}},
+           {"--loads=0: \"0\" is no number from 0.01 to 1", {.loads = "0"}},
+           {"--hits=0.5,: \"\" is no number from 0 to 1", {.hits = "0.5,"}},
+           {"--shares=nan: \"nan\" is no number from 0.01 to 1", {.shares = "nan"}}}) {
+    EXPECT_THAT(PointsToMeasure(flags).status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, message));
+  }
 }
 
 TEST(GpuBenchSizes, AToyIsSmallWhateverTheMachineHas) {

@@ -107,6 +107,7 @@ class TiersTest : public testing::Test {
   // 20,000 rows of a small width in 4 tables.
   TiersTest() {
     TiersPlan& plan = run_.plan;
+    plan.shares = {0.8, 1.0};
     plan.tables = 4;
     plan.dim = 16;
     plan.row_bytes = 80;
