@@ -78,28 +78,91 @@ __device__ __forceinline__ uint32_t* WordsOf(uint8_t* bytes) {
 
 // ---- Finding
 
-// The slot of a key, -1 when it is not resident. One thread.
-__device__ int64_t FindSlot(const CacheView& cache, const Home& home, uint64_t key,
-                            uint32_t table) {
-  int way = FindWay<CudaThread>(cache.buckets[home.bucket1], home.tag, key, table);
-  if (way >= 0) return home.bucket1 * kWays + way;
-  way = FindWay<CudaThread>(cache.buckets[home.bucket2], home.tag, key, table);
-  if (way >= 0) return home.bucket2 * kWays + way;
+// The slot of a key in the overflow of its partition, -1 when it is not there. One thread.
+__device__ __forceinline__ int64_t FindInOverflow(const CacheView& cache, const Home& home,
+                                                  const RowKey& key) {
   const PartitionState& partition = cache.partitions[home.partition];
   const int64_t overflow = partition.first_bucket + partition.buckets;
   const int32_t span = partition.overflow_span;
   for (int32_t b = 0; b < span; ++b) {
-    way = FindWay<CudaThread>(cache.buckets[overflow + b], home.tag, key, table);
+    const int way = FindWay<CudaThread>(cache.buckets[overflow + b], home.tag, key.key, key.table);
     if (way >= 0) return (overflow + b) * kWays + way;
   }
   return -1;
 }
 
+// The ways of a bucket that have this tag, for each lane that names a bucket, kNoBucket gives none.
+// The whole warp: four neighbouring lanes read the 64 bytes of one lane's tags together, in one
+// access, then those of the next of the four, so a warp asks the L2 once for each bucket.
+constexpr int64_t kNoBucket = -1;
+__device__ __forceinline__ uint32_t MatchTags(const CacheView& cache, int64_t bucket,
+                                              uint16_t tag) {
+  constexpr int kTogether = 4;
+  const int lane = CudaWarp::Lane();
+  const int part = lane % kTogether;
+  uint4 tags[kTogether];
+  uint32_t wanted[kTogether];
+#pragma unroll
+  for (int t = 0; t < kTogether; ++t) {
+    const int64_t theirs = __shfl_sync(kAllLanes, bucket, lane - part + t);
+    wanted[t] = __shfl_sync(kAllLanes, uint32_t{tag} * 0x00010001u, lane - part + t);
+    tags[t] = {};
+    if (theirs == kNoBucket) continue;
+    tags[t] = reinterpret_cast<const uint4*>(cache.buckets[theirs].tag)[part];
+  }
+  // Byte t: the eight ways of this part in the bucket of the t-th of the four. No tag is 0.
+  uint32_t mine = 0;
+#pragma unroll
+  for (int t = 0; t < kTogether; ++t) {
+    const uint32_t equal =  // bit 2 w: the low tag of word w; bit 2 w + 1: the high one
+        (__vcmpeq2(tags[t].x, wanted[t]) & 0x00020001u) |
+        (__vcmpeq2(tags[t].y, wanted[t]) & 0x00080004u) |
+        (__vcmpeq2(tags[t].z, wanted[t]) & 0x00200010u) |
+        (__vcmpeq2(tags[t].w, wanted[t]) & 0x00800040u);
+    mine |= ((equal | equal >> 16) & 0xff) << (8 * t);
+  }
+  // Each of the four gets its own byte of all parts: a transposition of four by four bytes.
+  const uint32_t even = __shfl_xor_sync(kAllLanes, mine, 1);
+  mine = part % 2 == 0 ? __byte_perm(mine, even, 0x6240) : __byte_perm(even, mine, 0x7351);
+  const uint32_t upper = __shfl_xor_sync(kAllLanes, mine, 2);
+  return part < 2 ? __byte_perm(mine, upper, 0x5410) : __byte_perm(upper, mine, 0x7632);
+}
+
+// The slot of the key of each lane, -1 when it is not resident. The whole warp; lanes that are not
+// `active` have no key.
+__device__ __forceinline__ int64_t FindSlot(const CacheView& cache, const Home& home,
+                                            const RowKey& key, bool active) {
+  int64_t bucket = active ? home.bucket1 : kNoBucket;
+  uint32_t candidates = MatchTags(cache, bucket, home.tag);
+  const bool elsewhere = active && candidates == 0;
+  if (__any_sync(kAllLanes, elsewhere)) {
+    const uint32_t others = MatchTags(cache, elsewhere ? home.bucket2 : kNoBucket, home.tag);
+    if (elsewhere) {
+      candidates = others;
+      bucket = home.bucket2;
+    }
+  }
+  const auto is_key = [&](int way) {
+    return cache.buckets[bucket].record[way].Is(key.key, key.table);
+  };
+  // The records of all lanes are on their way at a time.
+  uint32_t hits = CudaThread::Ballot(candidates, is_key);
+  if (hits == 0 && candidates != 0 && bucket == home.bucket1) {
+    // Another key with this tag, in one bucket of two thousand.
+    bucket = home.bucket2;
+    hits = CudaThread::Ballot(CudaThread::MatchTag(cache.buckets[bucket].tag, home.tag), is_key);
+  }
+  if (hits != 0) return bucket * kWays + CudaWarp::FirstLane(hits);
+  return active ? FindInOverflow(cache, home, key) : -1;
+}
+
 // The same, -1 also when its bytes are not there yet. `filling`: there are such rows; when there
 // are none, the state is not read.
-__device__ __forceinline__ int64_t FindFilledSlot(const CacheView& cache, const RowKey& key,
-                                                  bool filling) {
-  const int64_t slot = FindSlot(cache, HomeOf(cache.map, key.key, key.table), key.key, key.table);
+__device__ __forceinline__ int64_t FindFilledSlot(const CacheView& cache, const RowKey* key,
+                                                  bool filling, bool active) {
+  RowKey mine;
+  if (active) mine = *key;
+  const int64_t slot = FindSlot(cache, HomeOf(cache.map, mine.key, mine.table), mine, active);
   if (slot < 0 || !filling) return slot;
   return IsFilling(cache.buckets[slot / kWays].state[slot % kWays]) ? -1 : slot;
 }
@@ -151,9 +214,12 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
 __global__ void __launch_bounds__(kBlockThreads)
     FindKernel(const CacheView cache, const RowKey* keys, int64_t n, std::byte** rows) {
   const bool filling = cache.counters->filling != 0;
-  for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
-    const int64_t slot = FindFilledSlot(cache, keys[i], filling);
-    rows[i] = slot < 0 ? nullptr : cache.rows + slot * cache.row_bytes;
+  const int lane = CudaWarp::Lane();
+  for (int64_t begin = WarpIndex() * kWarpThreads; begin < n; begin += NumWarps() * kWarpThreads) {
+    const int64_t i = begin + lane;
+    const int64_t slot = FindFilledSlot(cache, keys + i, filling, i < n);
+    if (i < n) rows[i] = slot < 0 ? nullptr : cache.rows + slot * cache.row_bytes;
+    __syncwarp();
   }
 }
 
@@ -162,15 +228,13 @@ __global__ void __launch_bounds__(kBlockThreads)
                    std::byte* out, int64_t out_stride, uint8_t* found) {
   const int lane = CudaWarp::Lane();
   const bool filling = cache.counters->filling != 0;
-  for (int64_t run = WarpIndex(); run < runs.runs; run += NumWarps()) {
-    const int64_t begin = run * runs.keys_per_run;
+  const int64_t stride = NumWarps() * runs.keys_per_run;
+  for (int64_t begin = WarpIndex() * runs.keys_per_run; begin < n; begin += stride) {
     const int64_t left = n - begin;
     const int count = left < runs.keys_per_run ? static_cast<int>(left) : runs.keys_per_run;
-    int64_t slot = -1;
-    if (lane < count) {
-      slot = FindFilledSlot(cache, keys[begin + lane], filling);
-      found[begin + lane] = slot < 0 ? 0 : 1;
-    }
+    const bool active = lane < count;
+    const int64_t slot = FindFilledSlot(cache, keys + begin + lane, filling, active);
+    if (active) found[begin + lane] = slot < 0 ? 0 : 1;
     __syncwarp();
     CopyRows(cache, slot, lane, count, out + begin * out_stride, out_stride);
   }
@@ -200,10 +264,11 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int64_t begin = WarpIndex() * kWarpThreads; begin < n; begin += NumWarps() * kWarpThreads) {
     const int64_t i = begin + lane;
     const uint32_t active = __ballot_sync(kAllLanes, i < n);
+    RowKey key;
+    if (i < n) key = keys[i];
+    const Home home = HomeOf(cache.map, key.key, key.table);
+    const int64_t slot = FindSlot(cache, home, key, i < n);
     if (i < n) {
-      const RowKey key = keys[i];
-      const Home home = HomeOf(cache.map, key.key, key.table);
-      const int64_t slot = FindSlot(cache, home, key.key, key.table);
       result.slots[i] = slot;
       if (slot >= 0) {
         Bucket& bucket = cache.buckets[slot / kWays];
