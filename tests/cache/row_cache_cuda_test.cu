@@ -383,6 +383,22 @@ TEST(RowCacheCudaTest, ForEachDirtyComesInSlotOrderAndKeepsWhatFailed) {
       cache.ForEachDirty([](auto, auto) { return absl::InternalError("all are clean"); }));
 }
 
+// Two full buckets whose ways all match any of these keys by tag.
+TEST(RowCacheCudaTest, TellsKeysOfOneTagApart) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  CacheDriver cache = DriverOf(2, CachePolicy::kLru);
+  std::vector<RowKey> keys;
+  for (uint64_t key = 0; keys.size() < 80; ++key) {
+    if (cache::TagOf(HashRowKey(key, 1)) == 7) keys.push_back({key, 1});
+  }
+  const std::vector<RowKey> inserted(keys.begin(), keys.begin() + 60);
+  TrainStep(cache, inserted);
+  EXPECT_EQ(TrainStep(cache, inserted).Count(Placement::kHit), 60);
+  const std::vector<std::byte*> rows = cache.Find(keys);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(rows[i] != nullptr, i < 60) << i;
+  EXPECT_EQ(std::unordered_set<std::byte*>(rows.begin(), rows.end()).size(), 61);
+}
+
 // Scores age as on the CPU: after the same steps with room for all, metadata is the same but for
 // the order of ways.
 TEST(RowCacheCudaTest, ScoresAndCountersAreThoseOfTheCpu) {
