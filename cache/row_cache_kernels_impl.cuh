@@ -171,10 +171,12 @@ __device__ __forceinline__ int64_t FindFilledSlot(const CacheView& cache, const 
 // has other things to remember.
 constexpr int kPiecesInFlight = 4;
 constexpr int kEvictedPiecesInFlight = 2;
+// Evicted rows are the first to leave the L2 again, where the buckets of misses wait for their way.
+constexpr bool kEvictedRowsLeaveFirst = true;
 
 // Copies the row of the slot of each lane below `count`, unless it is -1, to out + position *
 // out_stride. The whole warp, 16 bytes a lane and access.
-template <int kInFlight = kPiecesInFlight>
+template <int kInFlight = kPiecesInFlight, bool kLeaveFirst = false>
 __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, int position,
                                          int count, std::byte* out, int64_t out_stride) {
   const int lane = CudaWarp::Lane();
@@ -199,12 +201,19 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
         if (from[u] < 0) continue;
-        piece[u] = reinterpret_cast<const uint4*>(cache.rows + from[u] * cache.row_bytes)[chunk];
+        const auto* const row =
+            reinterpret_cast<const uint4*>(cache.rows + from[u] * cache.row_bytes);
+        piece[u] = kLeaveFirst ? __ldcs(row + chunk) : row[chunk];
       }
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
         if (from[u] < 0) continue;
-        reinterpret_cast<uint4*>(out + to[u] * out_stride)[chunk] = piece[u];
+        auto* const row = reinterpret_cast<uint4*>(out + to[u] * out_stride);
+        if constexpr (kLeaveFirst) {
+          __stcs(row + chunk, piece[u]);
+        } else {
+          row[chunk] = piece[u];
+        }
       }
     }
     __syncwarp();
@@ -537,9 +546,9 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
         const uint32_t of_row = leaving >> (lane * kMissLanes % kWarpThreads) & 3;
         const int64_t slot = __shfl_sync(kAllLanes, taken.slot, lane * kMissLanes + (of_row >> 1));
         const int to = __shfl_sync(kAllLanes, position, lane * kMissLanes);
-        CopyRows<kEvictedPiecesInFlight>(cache, of_row != 0 ? slot : -1, to, rows,
-                                         result.evicted_rows + begin * cache.row_bytes,
-                                         cache.row_bytes);
+        CopyRows<kEvictedPiecesInFlight, kEvictedRowsLeaveFirst>(
+            cache, of_row != 0 ? slot : -1, to, rows, result.evicted_rows + begin * cache.row_bytes,
+            cache.row_bytes);
       }
       if (taken.slot >= 0) {
         if (evicted != 0) result.evicted_keys[i] = bucket.record[way].key();
