@@ -95,6 +95,7 @@ __device__ __forceinline__ int64_t FindInOverflow(const CacheView& cache, const 
 // The whole warp: four neighbouring lanes read the 64 bytes of one lane's tags together, in one
 // access, then those of the next of the four, so a warp asks the L2 once for each bucket.
 constexpr int64_t kNoBucket = -1;
+template <typename Loads>
 __device__ __forceinline__ uint32_t MatchTags(const CacheView& cache, int64_t bucket,
                                               uint16_t tag) {
   constexpr int kTogether = 4;
@@ -108,7 +109,7 @@ __device__ __forceinline__ uint32_t MatchTags(const CacheView& cache, int64_t bu
     wanted[t] = __shfl_sync(kAllLanes, uint32_t{tag} * 0x00010001u, lane - part + t);
     tags[t] = {};
     if (theirs == kNoBucket) continue;
-    tags[t] = reinterpret_cast<const uint4*>(cache.buckets[theirs].tag)[part];
+    tags[t] = Loads::Load(reinterpret_cast<const uint4*>(cache.buckets[theirs].tag) + part);
   }
   // Byte t: the eight ways of this part in the bucket of the t-th of the four. No tag is 0.
   uint32_t mine = 0;
@@ -130,13 +131,14 @@ __device__ __forceinline__ uint32_t MatchTags(const CacheView& cache, int64_t bu
 
 // The slot of the key of each lane, -1 when it is not resident. The whole warp; lanes that are not
 // `active` have no key.
+template <typename Loads = PlainLoads>
 __device__ __forceinline__ int64_t FindSlot(const CacheView& cache, const Home& home,
                                             const RowKey& key, bool active) {
   int64_t bucket = active ? home.bucket1 : kNoBucket;
-  uint32_t candidates = MatchTags(cache, bucket, home.tag);
+  uint32_t candidates = MatchTags<Loads>(cache, bucket, home.tag);
   const bool elsewhere = active && candidates == 0;
   if (__any_sync(kAllLanes, elsewhere)) {
-    const uint32_t others = MatchTags(cache, elsewhere ? home.bucket2 : kNoBucket, home.tag);
+    const uint32_t others = MatchTags<Loads>(cache, elsewhere ? home.bucket2 : kNoBucket, home.tag);
     if (elsewhere) {
       candidates = others;
       bucket = home.bucket2;
@@ -265,6 +267,10 @@ __device__ __forceinline__ uint32_t SamePartition(uint32_t active, int64_t parti
   return __match_any_sync(active, static_cast<unsigned long long>(partition));
 }
 
+// Whether the L2 fetches states and scores, which a hit changes, together with the tags.
+constexpr bool kPinsFetchWholeLine = false;
+using PinLoads = std::conditional_t<kPinsFetchWholeLine, LineLoads, PlainLoads>;
+
 // Pins the hits, so that no miss can evict one, and leaves slots[i] = -1 for the misses. A thread a
 // key: keys are distinct, so each way that is changed has one writer.
 __global__ void __launch_bounds__(kBlockThreads)
@@ -276,7 +282,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     RowKey key;
     if (i < n) key = keys[i];
     const Home home = HomeOf(cache.map, key.key, key.table);
-    const int64_t slot = FindSlot(cache, home, key, i < n);
+    const int64_t slot = FindSlot<PinLoads>(cache, home, key, i < n);
     if (i < n) {
       result.slots[i] = slot;
       if (slot >= 0) {
