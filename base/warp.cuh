@@ -35,16 +35,60 @@ struct RelaxedLoads {
     return words;
   }
 };
+// ... or such that may be old: through all caches, and the L2 fetches the line of 128 bytes.
+struct LineLoads {
+  __device__ static uint4 Load(const uint4* from) {
+    uint4 words;
+    asm volatile("ld.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(from)
+                 : "memory");
+    return words;
+  }
+};
+
+// 32 bytes in registers.
+struct CudaWords {
+  uint32_t v[8];
+
+  // v[i], and no trip through memory.
+  __device__ uint32_t At(int i) const {
+    uint32_t word = v[0];
+#pragma unroll
+    for (int w = 1; w < 8; ++w) word = w == i ? v[w] : word;
+    return word;
+  }
+};
 
 // HostWarp's words for a single thread of a GPU: each thread works on a bucket of its own, so a
 // warp has 32 of them in flight. Four bytes, or two tags, are compared by one intrinsic. Each scan
-// loads what it looks at once. The scans need bytes that are 16-byte aligned.
+// loads what it looks at once, or takes what Load has loaded. Loads need 16-byte aligned bytes.
 template <typename Loads>
 struct BasicCudaThread {
   static constexpr int kLanes = 32;
 
+  __device__ static CudaWords Load(const void* bytes) {
+    const auto* const quads = static_cast<const uint4*>(bytes);
+    const uint4 a = Loads::Load(quads);
+    const uint4 b = Loads::Load(quads + 1);
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+  }
+
   __device__ static uint32_t MatchByte(const uint8_t* bytes, uint8_t value, uint8_t mask = 0xff) {
-    return MatchWords(Load(bytes), value, mask);
+    return MatchByte(Load(bytes), value, mask);
+  }
+  __device__ static uint32_t MatchByte(const CudaWords& words, uint8_t value, uint8_t mask = 0xff) {
+    const uint32_t pattern = value * 0x01010101u;
+    const uint32_t bits = mask * 0x01010101u;
+    uint32_t matches = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      // 0 or 1 in each byte; the product brings the four of them side by side into the high bits,
+      // and no two of its terms meet.
+      const uint32_t equal = __vcmpeq4(words.v[w] & bits, pattern) & 0x01010101u;
+      matches |= ((equal * 0x10204080u) >> 28) << (4 * w);
+    }
+    return matches;
   }
 
   __device__ static uint32_t MatchTag(const uint16_t* tags, uint16_t tag) {
@@ -52,7 +96,7 @@ struct BasicCudaThread {
     uint32_t mask = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Words words = Load(tags + 16 * half);
+      const CudaWords words = Load(tags + 16 * half);
 #pragma unroll
       for (int w = 0; w < 8; ++w) {
         const uint32_t equal = __vcmpeq2(words.v[w], pattern) & 0x00020001u;
@@ -63,8 +107,10 @@ struct BasicCudaThread {
   }
 
   __device__ static WayScore MinByte(const uint8_t* bytes, uint32_t lanes) {
+    return lanes == 0 ? WayScore{} : MinByte(Load(bytes), lanes);
+  }
+  __device__ static WayScore MinByte(const CudaWords& words, uint32_t lanes) {
     if (lanes == 0) return {};
-    const Words words = Load(bytes);
     uint32_t lowest = ~0u;
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
@@ -75,7 +121,7 @@ struct BasicCudaThread {
     lowest = __vminu4(lowest, lowest >> 16);
     lowest = __vminu4(lowest, lowest >> 8);
     const auto score = static_cast<uint8_t>(lowest);
-    return {FirstLane(lanes & MatchWords(words, score, 0xff)), score};
+    return {FirstLane(lanes & MatchByte(words, score)), score};
   }
 
   template <typename Predicate>
@@ -93,30 +139,6 @@ struct BasicCudaThread {
   template <typename Body>
   __device__ static void Once(Body&& body) {
     body();
-  }
-
- private:
-  struct Words {
-    uint32_t v[8];
-  };
-  __device__ static Words Load(const void* bytes) {
-    const auto* const quads = static_cast<const uint4*>(bytes);
-    const uint4 a = Loads::Load(quads);
-    const uint4 b = Loads::Load(quads + 1);
-    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
-  }
-  __device__ static uint32_t MatchWords(const Words& words, uint8_t value, uint8_t mask) {
-    const uint32_t pattern = value * 0x01010101u;
-    const uint32_t bits = mask * 0x01010101u;
-    uint32_t matches = 0;
-#pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      // 0 or 1 in each byte; the product brings the four of them side by side into the high bits,
-      // and no two of its terms meet.
-      const uint32_t equal = __vcmpeq4(words.v[w] & bits, pattern) & 0x01010101u;
-      matches |= ((equal * 0x10204080u) >> 28) << (4 * w);
-    }
-    return matches;
   }
 };
 

@@ -74,6 +74,9 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
   set.DescribeDefault("51, of tiers 101; 11 with --quick, of tiers 21");
   set.AddInt("threads", 0, 1024, &flags.threads, "of the host's gather, and of its part of tiers");
   set.DescribeDefault("all processors");
+  set.AddInt("l2_fetch", 0, 128, &flags.l2_fetch,
+             "bytes that the L2 fetches at least: 32, 64 or 128, a hint to the device");
+  set.DescribeDefault("as the driver has it");
   set.AddString("path", "DIR", &flags.path, "an SSD: tiers has its stores there, and removes them");
   set.DescribeDefault("where temporary files go");
   set.AddString("report", "FILE", &flags.report, "a JSON object goes there");
@@ -106,6 +109,10 @@ absl::StatusOr<std::unique_ptr<GpuBench>> GpuBench::Create(const GpuBenchFlags& 
   bench->flags_ = flags;
   HOTROW_ASSIGN_OR_RETURN(bench->points_, PointsToMeasure(flags));
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  if (flags.l2_fetch != 0) {
+    HOTROW_CUDA_RETURN_IF_ERROR(
+        cudaDeviceSetLimit(cudaLimitMaxL2FetchGranularity, static_cast<size_t>(flags.l2_fetch)));
+  }
   int device = 0;
   HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
   cudaDeviceProp properties;

@@ -25,6 +25,7 @@ struct GpuBenchFlags {
   int64_t repeats = 0;       // 0: by `quick`
   int64_t threads = 0;       // of the host's gather; 0: all processors
   int64_t seed = 1;
+  int64_t l2_fetch = 0;  // 0: as the driver has it
   // Lists of numbers, joined by commas: what PointsToMeasure reads.
   std::string dims = "8,32,64,128";
   std::string loads = "0.5,0.75,0.9,1.0";

@@ -124,44 +124,51 @@ HOTROW_HOST_DEVICE uint32_t UnpinnedMask(const Bucket& bucket) {
 // key finds both full.
 inline constexpr int kRoomyWays = 12;
 
-// An empty way of the pair: the lowest of the first bucket if that is roomy, else of the emptier
-// one; the first wins a tie.
+// Which bucket of a pair an empty way comes from, by how many it has: 0 or 1, -1 where none has
+// any. The first if that is roomy, else the emptier one; the first wins a tie.
+HOTROW_HOST_DEVICE inline int BucketWithRoom(int free1, int free2) {
+  if ((free1 | free2) == 0) return -1;
+  return free1 < kRoomyWays && free2 > free1 ? 1 : 0;
+}
+
+// An empty way of the pair: the lowest of that bucket.
 HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE PairWay PickFree(const Bucket& first, const Bucket& second) {
   const uint32_t free1 = FreeMask<Warp>(first);
   const uint32_t free2 = FreeMask<Warp>(second);
-  if ((free1 | free2) == 0) return {};
-  const int room1 = Warp::CountLanes(free1);
-  if (room1 < kRoomyWays && Warp::CountLanes(free2) > room1) return {1, Warp::FirstLane(free2)};
-  return {0, Warp::FirstLane(free1)};
+  const int bucket = BucketWithRoom(Warp::CountLanes(free1), Warp::CountLanes(free2));
+  if (bucket < 0) return {};
+  return {bucket, Warp::FirstLane(bucket == 0 ? free1 : free2)};
 }
 
-// Below this many unpinned ways in either bucket, room matters more than scores, see PickVictim.
+// Below this many unpinned ways in either bucket, room matters more than scores.
 inline constexpr int kScarceWays = 16;
 
-// Who leaves when no way of the pair is empty: the lowest score among the unpinned ways; the first
-// bucket wins a tie, then the lowest way.
+// Which bucket of a pair a row leaves when no way is empty, by how many unpinned ways they have and
+// the lowest scores of those: 0 or 1, -1 where all are pinned. That of the lower score; the first
+// wins a tie.
 //
 // Where pins leave little room, the victim comes from the bucket with more unpinned ways instead. A
 // cache that holds little beside its pinned rows is full of old unpinned ones, so PickFree has no
 // say; were victims taken by score alone, pins would pile up as if a row had one choice. With 8 of
 // 9 ways pinned by each step, 0.65 % of the rows would need the overflow; this way none does.
+HOTROW_HOST_DEVICE inline int BucketOfVictim(int room1, int room2, int score1, int score2) {
+  if ((room1 < kScarceWays || room2 < kScarceWays) && room1 != room2) return room1 < room2 ? 1 : 0;
+  if (room1 == 0 && room2 == 0) return -1;
+  return score1 <= score2 ? 0 : 1;
+}
+
+// Who leaves: the lowest way of the lowest score in that bucket.
 HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE PairWay PickVictim(const Bucket& first, const Bucket& second) {
-  uint32_t lanes1 = UnpinnedMask<Warp>(first);
-  uint32_t lanes2 = UnpinnedMask<Warp>(second);
-  const int room1 = Warp::CountLanes(lanes1);
-  const int room2 = Warp::CountLanes(lanes2);
-  if (room1 < kScarceWays || room2 < kScarceWays) {
-    if (room1 < room2) lanes1 = 0;
-    if (room2 < room1) lanes2 = 0;
-  }
+  const uint32_t lanes1 = UnpinnedMask<Warp>(first);
+  const uint32_t lanes2 = UnpinnedMask<Warp>(second);
   const auto victim1 = Warp::MinByte(first.score, lanes1);
   const auto victim2 = Warp::MinByte(second.score, lanes2);
-  if (victim1.way < 0 && victim2.way < 0) return {};
-  if (victim2.way < 0 || (victim1.way >= 0 && victim1.score <= victim2.score))
-    return {0, victim1.way};
-  return {1, victim2.way};
+  const int bucket = BucketOfVictim(Warp::CountLanes(lanes1), Warp::CountLanes(lanes2),
+                                    victim1.score, victim2.score);
+  if (bucket < 0) return {};
+  return {bucket, bucket == 0 ? victim1.way : victim2.way};
 }
 
 // Writes down whose row a way has, whatever was there: all but the state. One lane.

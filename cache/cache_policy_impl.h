@@ -10,9 +10,10 @@
 #include "cache/cache_policy.h"
 
 // The eviction policies: what they are called, and how they move the scores of rows. The row with
-// the lowest score leaves (PickVictim), so a policy is five things:
+// the lowest score leaves (PickVictim), so a policy is six things:
 //
 //   kScores        the score of a new row, and what a touch makes of a score
+//   kAgesByTouches whether scores age by how many keys were asked for, or by how many rows came
 //   AgeingDue      whether the scores of a partition are to age at the end of a step, by how many
 //                  rows were placed there and how many keys were asked for since they last did
 //   AgeFour        what ageing makes of four neighbouring scores
@@ -31,6 +32,7 @@ struct LruPolicy {
   static constexpr std::string_view kHelp = "lru (least recently used)";
   static constexpr ScoreRule kScores = {.placed = 255, .touch_add = 255};
   static constexpr bool kSparesRows = false;
+  static constexpr bool kAgesByTouches = false;
 
   // Scores fall by one each time 1/32 of the ways has been placed anew, so a byte tells the last 8
   // turnovers of a large cache apart, while in a small one every step counts.
@@ -53,6 +55,7 @@ struct LfuPolicy {
   static constexpr std::string_view kHelp = "lfu (least often used)";
   static constexpr ScoreRule kScores = {.placed = 4, .touch_add = 4};
   static constexpr bool kSparesRows = false;
+  static constexpr bool kAgesByTouches = true;
 
   static constexpr int64_t kTouchesPerWay = 4;
   HOTROW_HOST_DEVICE static bool AgeingDue(int64_t /*placed*/, int64_t touched, int64_t ways) {
@@ -85,6 +88,7 @@ struct SievePolicy {
   static constexpr uint8_t kNewest = 0x3f;
   static constexpr ScoreRule kScores = {.placed = kNewest, .touch_add = 0, .touch_or = kTouched};
   static constexpr bool kSparesRows = true;
+  static constexpr bool kAgesByTouches = false;
 
   static constexpr int64_t kAgeingsPerTurnover = 32;
   HOTROW_HOST_DEVICE static bool AgeingDue(int64_t placed, int64_t /*touched*/, int64_t ways) {
@@ -143,6 +147,11 @@ inline ScoreRule ScoresOf(CachePolicy policy) {
   ScoreRule rule;
   WithPolicy(policy, [&rule](auto formula) { rule = formula.kScores; });
   return rule;
+}
+HOTROW_HOST_DEVICE inline bool AgesByTouches(CachePolicy policy) {
+  bool by_touches = false;
+  WithPolicy(policy, [&by_touches](auto formula) { by_touches = formula.kAgesByTouches; });
+  return by_touches;
 }
 HOTROW_HOST_DEVICE inline bool SparesRows(CachePolicy policy) {
   bool spares = false;

@@ -159,7 +159,8 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
                   .num_slots = cache->num_slots_,
                   .policy = options.policy,
                   .rule = ScoresOf(options.policy),
-                  .spares_rows = SparesRows(options.policy)};
+                  .spares_rows = SparesRows(options.policy),
+                  .ages_by_touches = AgesByTouches(options.policy)};
 
   std::vector<PartitionState> partitions;
   for (int64_t p = 0; p < geometry.partitions; ++p) {

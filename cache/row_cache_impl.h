@@ -35,7 +35,8 @@ inline constexpr int64_t kDirtyBatchRows = 4096;
 
 // What is known and counted of a partition. In the buffer of buckets, a partition's buckets are
 // followed by its overflow buckets, then by the next partition. On the CPU a thread owns it while
-// it works there; on CUDA the counters are changed atomically.
+// it works there; on CUDA the counters are changed atomically, of the two `since_ageing` the one
+// that the policy ages by, and those behind them in any partition: only their sums count.
 struct alignas(64) PartitionState {
   int64_t first_bucket = 0;
   int32_t buckets = 0;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cuda/atomic>
+#include <type_traits>
 
 #include "base/warp.cuh"
 #include "cache/cache_policy_impl.h"
@@ -39,6 +40,7 @@ struct CacheView {
   CachePolicy policy;
   ScoreRule rule;
   bool spares_rows;
+  bool ages_by_touches;
 };
 
 __device__ __forceinline__ int64_t WarpIndex() {
@@ -76,37 +78,107 @@ __device__ __forceinline__ uint32_t* WordsOf(uint8_t* bytes) {
 
 // ---- Finding
 
-// The slot of a key, -1 when it is not resident. One thread.
-__device__ int64_t FindSlot(const CacheView& cache, const Home& home, uint64_t key,
-                            uint32_t table) {
-  int way = FindWay<CudaThread>(cache.buckets[home.bucket1], home.tag, key, table);
-  if (way >= 0) return home.bucket1 * kWays + way;
-  way = FindWay<CudaThread>(cache.buckets[home.bucket2], home.tag, key, table);
-  if (way >= 0) return home.bucket2 * kWays + way;
+// The slot of a key in the overflow of its partition, -1 when it is not there. One thread.
+__device__ __forceinline__ int64_t FindInOverflow(const CacheView& cache, const Home& home,
+                                                  const RowKey& key) {
   const PartitionState& partition = cache.partitions[home.partition];
   const int64_t overflow = partition.first_bucket + partition.buckets;
   const int32_t span = partition.overflow_span;
   for (int32_t b = 0; b < span; ++b) {
-    way = FindWay<CudaThread>(cache.buckets[overflow + b], home.tag, key, table);
+    const int way = FindWay<CudaThread>(cache.buckets[overflow + b], home.tag, key.key, key.table);
     if (way >= 0) return (overflow + b) * kWays + way;
   }
   return -1;
 }
 
+// The ways of a bucket that have this tag, for each lane that names a bucket, kNoBucket gives none.
+// The whole warp: four neighbouring lanes read the 64 bytes of one lane's tags together, in one
+// access, then those of the next of the four, so a warp asks the L2 once for each bucket.
+constexpr int64_t kNoBucket = -1;
+template <typename Loads>
+__device__ __forceinline__ uint32_t MatchTags(const CacheView& cache, int64_t bucket,
+                                              uint16_t tag) {
+  constexpr int kTogether = 4;
+  const int lane = CudaWarp::Lane();
+  const int part = lane % kTogether;
+  uint4 tags[kTogether];
+  uint32_t wanted[kTogether];
+#pragma unroll
+  for (int t = 0; t < kTogether; ++t) {
+    const int64_t theirs = __shfl_sync(kAllLanes, bucket, lane - part + t);
+    wanted[t] = __shfl_sync(kAllLanes, uint32_t{tag} * 0x00010001u, lane - part + t);
+    tags[t] = {};
+    if (theirs == kNoBucket) continue;
+    tags[t] = Loads::Load(reinterpret_cast<const uint4*>(cache.buckets[theirs].tag) + part);
+  }
+  // Byte t: the eight ways of this part in the bucket of the t-th of the four. No tag is 0.
+  uint32_t mine = 0;
+#pragma unroll
+  for (int t = 0; t < kTogether; ++t) {
+    const uint32_t equal =  // bit 2 w: the low tag of word w; bit 2 w + 1: the high one
+        (__vcmpeq2(tags[t].x, wanted[t]) & 0x00020001u) |
+        (__vcmpeq2(tags[t].y, wanted[t]) & 0x00080004u) |
+        (__vcmpeq2(tags[t].z, wanted[t]) & 0x00200010u) |
+        (__vcmpeq2(tags[t].w, wanted[t]) & 0x00800040u);
+    mine |= ((equal | equal >> 16) & 0xff) << (8 * t);
+  }
+  // Each of the four gets its own byte of all parts: a transposition of four by four bytes.
+  const uint32_t even = __shfl_xor_sync(kAllLanes, mine, 1);
+  mine = part % 2 == 0 ? __byte_perm(mine, even, 0x6240) : __byte_perm(even, mine, 0x7351);
+  const uint32_t upper = __shfl_xor_sync(kAllLanes, mine, 2);
+  return part < 2 ? __byte_perm(mine, upper, 0x5410) : __byte_perm(upper, mine, 0x7632);
+}
+
+// The slot of the key of each lane, -1 when it is not resident. The whole warp; lanes that are not
+// `active` have no key.
+template <typename Loads = PlainLoads>
+__device__ __forceinline__ int64_t FindSlot(const CacheView& cache, const Home& home,
+                                            const RowKey& key, bool active) {
+  int64_t bucket = active ? home.bucket1 : kNoBucket;
+  uint32_t candidates = MatchTags<Loads>(cache, bucket, home.tag);
+  const bool elsewhere = active && candidates == 0;
+  if (__any_sync(kAllLanes, elsewhere)) {
+    const uint32_t others = MatchTags<Loads>(cache, elsewhere ? home.bucket2 : kNoBucket, home.tag);
+    if (elsewhere) {
+      candidates = others;
+      bucket = home.bucket2;
+    }
+  }
+  const auto is_key = [&](int way) {
+    return cache.buckets[bucket].record[way].Is(key.key, key.table);
+  };
+  // The records of all lanes are on their way at a time.
+  uint32_t hits = CudaThread::Ballot(candidates, is_key);
+  if (hits == 0 && candidates != 0 && bucket == home.bucket1) {
+    // Another key with this tag, in one bucket of two thousand.
+    bucket = home.bucket2;
+    hits = CudaThread::Ballot(CudaThread::MatchTag(cache.buckets[bucket].tag, home.tag), is_key);
+  }
+  if (hits != 0) return bucket * kWays + CudaWarp::FirstLane(hits);
+  return active ? FindInOverflow(cache, home, key) : -1;
+}
+
 // The same, -1 also when its bytes are not there yet. `filling`: there are such rows; when there
 // are none, the state is not read.
-__device__ __forceinline__ int64_t FindFilledSlot(const CacheView& cache, const RowKey& key,
-                                                  bool filling) {
-  const int64_t slot = FindSlot(cache, HomeOf(cache.map, key.key, key.table), key.key, key.table);
+__device__ __forceinline__ int64_t FindFilledSlot(const CacheView& cache, const RowKey* key,
+                                                  bool filling, bool active) {
+  RowKey mine;
+  if (active) mine = *key;
+  const int64_t slot = FindSlot(cache, HomeOf(cache.map, mine.key, mine.table), mine, active);
   if (slot < 0 || !filling) return slot;
   return IsFilling(cache.buckets[slot / kWays].state[slot % kWays]) ? -1 : slot;
 }
 
-// Rows that a warp has on their way at a time.
-constexpr int kRowsInFlight = 4;
+// Pieces of rows that a lane has on their way at a time, where it does nothing else, and where it
+// has other things to remember.
+constexpr int kPiecesInFlight = 4;
+constexpr int kEvictedPiecesInFlight = 2;
+// Evicted rows are the first to leave the L2 again, where the buckets of misses wait for their way.
+constexpr bool kEvictedRowsLeaveFirst = true;
 
 // Copies the row of the slot of each lane below `count`, unless it is -1, to out + position *
 // out_stride. The whole warp, 16 bytes a lane and access.
+template <int kInFlight = kPiecesInFlight, bool kLeaveFirst = false>
 __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, int position,
                                          int count, std::byte* out, int64_t out_stride) {
   const int lane = CudaWarp::Lane();
@@ -115,11 +187,11 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
   const int rows_per_pass = kWarpThreads / lanes_per_row;
   const int row_in_pass = lane / lanes_per_row;
   const int first_chunk = lane % lanes_per_row;
-  for (int base = 0; base < count; base += rows_per_pass * kRowsInFlight) {
-    int64_t from[kRowsInFlight];
-    int to[kRowsInFlight];
+  for (int base = 0; base < count; base += rows_per_pass * kInFlight) {
+    int64_t from[kInFlight];
+    int to[kInFlight];
 #pragma unroll
-    for (int u = 0; u < kRowsInFlight; ++u) {
+    for (int u = 0; u < kInFlight; ++u) {
       const int row = base + u * rows_per_pass + row_in_pass;
       const int64_t theirs = __shfl_sync(kAllLanes, slot, row % kWarpThreads);
       to[u] = __shfl_sync(kAllLanes, position, row % kWarpThreads);
@@ -127,16 +199,23 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
     }
     // No votes below: lanes may leave this loop at different turns.
     for (int64_t chunk = first_chunk; chunk < chunks; chunk += lanes_per_row) {
-      uint4 piece[kRowsInFlight];
+      uint4 piece[kInFlight];
 #pragma unroll
-      for (int u = 0; u < kRowsInFlight; ++u) {
+      for (int u = 0; u < kInFlight; ++u) {
         if (from[u] < 0) continue;
-        piece[u] = reinterpret_cast<const uint4*>(cache.rows + from[u] * cache.row_bytes)[chunk];
+        const auto* const row =
+            reinterpret_cast<const uint4*>(cache.rows + from[u] * cache.row_bytes);
+        piece[u] = kLeaveFirst ? __ldcs(row + chunk) : row[chunk];
       }
 #pragma unroll
-      for (int u = 0; u < kRowsInFlight; ++u) {
+      for (int u = 0; u < kInFlight; ++u) {
         if (from[u] < 0) continue;
-        reinterpret_cast<uint4*>(out + to[u] * out_stride)[chunk] = piece[u];
+        auto* const row = reinterpret_cast<uint4*>(out + to[u] * out_stride);
+        if constexpr (kLeaveFirst) {
+          __stcs(row + chunk, piece[u]);
+        } else {
+          row[chunk] = piece[u];
+        }
       }
     }
     __syncwarp();
@@ -146,9 +225,12 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
 __global__ void __launch_bounds__(kBlockThreads)
     FindKernel(const CacheView cache, const RowKey* keys, int64_t n, std::byte** rows) {
   const bool filling = cache.counters->filling != 0;
-  for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
-    const int64_t slot = FindFilledSlot(cache, keys[i], filling);
-    rows[i] = slot < 0 ? nullptr : cache.rows + slot * cache.row_bytes;
+  const int lane = CudaWarp::Lane();
+  for (int64_t begin = WarpIndex() * kWarpThreads; begin < n; begin += NumWarps() * kWarpThreads) {
+    const int64_t i = begin + lane;
+    const int64_t slot = FindFilledSlot(cache, keys + i, filling, i < n);
+    if (i < n) rows[i] = slot < 0 ? nullptr : cache.rows + slot * cache.row_bytes;
+    __syncwarp();
   }
 }
 
@@ -157,15 +239,13 @@ __global__ void __launch_bounds__(kBlockThreads)
                    std::byte* out, int64_t out_stride, uint8_t* found) {
   const int lane = CudaWarp::Lane();
   const bool filling = cache.counters->filling != 0;
-  for (int64_t run = WarpIndex(); run < runs.runs; run += NumWarps()) {
-    const int64_t begin = run * runs.keys_per_run;
+  const int64_t stride = NumWarps() * runs.keys_per_run;
+  for (int64_t begin = WarpIndex() * runs.keys_per_run; begin < n; begin += stride) {
     const int64_t left = n - begin;
     const int count = left < runs.keys_per_run ? static_cast<int>(left) : runs.keys_per_run;
-    int64_t slot = -1;
-    if (lane < count) {
-      slot = FindFilledSlot(cache, keys[begin + lane], filling);
-      found[begin + lane] = slot < 0 ? 0 : 1;
-    }
+    const bool active = lane < count;
+    const int64_t slot = FindFilledSlot(cache, keys + begin + lane, filling, active);
+    if (active) found[begin + lane] = slot < 0 ? 0 : 1;
     __syncwarp();
     CopyRows(cache, slot, lane, count, out + begin * out_stride, out_stride);
   }
@@ -187,6 +267,10 @@ __device__ __forceinline__ uint32_t SamePartition(uint32_t active, int64_t parti
   return __match_any_sync(active, static_cast<unsigned long long>(partition));
 }
 
+// Whether the L2 fetches states and scores, which a hit changes, together with the tags.
+constexpr bool kPinsFetchWholeLine = false;
+using PinLoads = std::conditional_t<kPinsFetchWholeLine, LineLoads, PlainLoads>;
+
 // Pins the hits, so that no miss can evict one, and leaves slots[i] = -1 for the misses. A thread a
 // key: keys are distinct, so each way that is changed has one writer.
 __global__ void __launch_bounds__(kBlockThreads)
@@ -195,10 +279,11 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int64_t begin = WarpIndex() * kWarpThreads; begin < n; begin += NumWarps() * kWarpThreads) {
     const int64_t i = begin + lane;
     const uint32_t active = __ballot_sync(kAllLanes, i < n);
+    RowKey key;
+    if (i < n) key = keys[i];
+    const Home home = HomeOf(cache.map, key.key, key.table);
+    const int64_t slot = FindSlot<PinLoads>(cache, home, key, i < n);
     if (i < n) {
-      const RowKey key = keys[i];
-      const Home home = HomeOf(cache.map, key.key, key.table);
-      const int64_t slot = FindSlot(cache, home, key.key, key.table);
       result.slots[i] = slot;
       if (slot >= 0) {
         Bucket& bucket = cache.buckets[slot / kWays];
@@ -208,10 +293,12 @@ __global__ void __launch_bounds__(kBlockThreads)
         result.placement[i] = Placement::kHit;
         result.evicted[i] = 0;
       }
-      const uint32_t same = SamePartition(active, home.partition);
-      if (lane == CudaWarp::FirstLane(same)) {
-        AtomicAdd(&cache.partitions[home.partition].touched_since_ageing,
-                  CudaWarp::CountLanes(same));
+      if (cache.ages_by_touches) {
+        const uint32_t same = SamePartition(active, home.partition);
+        if (lane == CudaWarp::FirstLane(same)) {
+          AtomicAdd(&cache.partitions[home.partition].touched_since_ageing,
+                    CudaWarp::CountLanes(same));
+        }
       }
     }
     __syncwarp();
@@ -220,30 +307,52 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // ---- FindOrInsert: misses
 //
-// A thread a miss, and no locks. Keys are distinct and hits are pinned, so the only thing that two
-// misses may both want is a way. Its state decides: an empty or unpinned way becomes one that waits
-// for its bytes, once while the kernel runs and never back. Whoever changes it, by one
-// compare-and-swap of the word that it shares with three others, owns the way and nobody else
-// touches the rest of it; the loser looks again. Someone gets on whenever somebody must look again,
-// and ways run out at last, so no miss waits for another.
+// Two lanes a miss, each looks at one of its buckets, and no locks. Keys are distinct and hits are
+// pinned, so the only thing that two misses may both want is a way. Its state decides: an empty or
+// unpinned way becomes one that waits for its bytes, once while the kernel runs and never back.
+// Whoever changes it, by one compare-and-swap of the word that it shares with three others, owns
+// the way and nobody else touches the rest of it; the loser looks again. Someone gets on whenever
+// somebody must look again, and ways run out at last, so no miss waits for another.
 //
 // What a miss sees of ways that others take meanwhile may be old. It picks none that it cannot
 // have: each way that it takes was as it saw it. Nor does it overlook one: what it sees as taken,
 // is taken.
 
-// Asks for the line of an address ahead of time.
+// How a miss looks at its buckets first. Tags, states and scores of a bucket are one line of 128
+// bytes; true: the L2 fetches all of it at once, since the tag is written too.
+constexpr bool kFetchWholeLine = true;
+using FirstLook = BasicCudaThread<std::conditional_t<kFetchWholeLine, LineLoads, PlainLoads>>;
+
+// What choosing a way reads of a bucket.
+struct Ways {
+  CudaWords state;
+  CudaWords score;
+};
+template <typename Thread>
+__device__ __forceinline__ Ways WaysOf(const Bucket& bucket) {
+  return {Thread::Load(bucket.state), Thread::Load(bucket.score)};
+}
+
+// Asks for what lies at an address ahead of time.
 __device__ __forceinline__ void PrefetchL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+constexpr int kMissLanes = 2;
+constexpr int kWarpMisses = kWarpThreads / kMissLanes;  // that a warp places at a time
+
+// Of a mask of the warp's lanes, those of this lane's miss.
+__device__ __forceinline__ uint32_t OfMiss(uint32_t lanes) {
+  return (lanes >> (CudaWarp::Lane() / kMissLanes * kMissLanes)) & ((1u << kMissLanes) - 1);
 }
 
 using DeviceWord = cuda::atomic_ref<uint32_t, cuda::thread_scope_device>;
 
 // Takes a way for a new row, pinned and waiting for its bytes, and says what its state was. False
-// when another thread has taken it.
-__device__ __forceinline__ bool TakeWay(Bucket& bucket, int way, uint8_t* was) {
+// when another thread has taken it. `now`: the word of its state, as it was seen.
+__device__ __forceinline__ bool TakeWay(Bucket& bucket, int way, uint32_t now, uint8_t* was) {
   const DeviceWord word(WordsOf(bucket.state)[way / 4]);
   const int shift = way % 4 * 8;
-  uint32_t now = word.load(cuda::memory_order_relaxed);
   for (;;) {
     *was = static_cast<uint8_t>(now >> shift);
     if (PinsOf(*was) != 0) return false;
@@ -253,11 +362,10 @@ __device__ __forceinline__ bool TakeWay(Bucket& bucket, int way, uint8_t* was) {
   }
 }
 
-// What became of a miss.
-struct Placed {
-  int64_t slot = -1;
-  uint8_t evicted = 0;    // kEvictedDirty, kEvictedMarked
-  bool replaced = false;  // there was a row
+// The way that a miss has taken.
+struct TakenWay {
+  int64_t slot = -1;  // -1: none, all are pinned
+  uint8_t was = kEmpty;
   bool overflow = false;
 };
 
@@ -277,29 +385,9 @@ __device__ __forceinline__ void SpareRows(CachePolicy policy, Bucket& bucket, ui
   });
 }
 
-// Puts the key into a way that this thread has taken, and notes whom it replaces, by key if that
-// row must be written back. The row itself stays where it is until the new one's bytes come, which
-// is after this kernel.
-__device__ __forceinline__ void PlaceAt(const CacheView& cache, int64_t bucket_index, int way,
-                                        uint8_t was, uint16_t tag, const RowKey& key,
-                                        Placed* placed, RowKey* evicted_key) {
-  Bucket& bucket = cache.buckets[bucket_index];
-  placed->slot = bucket_index * kWays + way;
-  placed->replaced = was != kEmpty;
-  if (placed->replaced) {
-    const uint8_t kind = KindOf(was);
-    placed->evicted = kind == kMarked ? kEvictedMarked : kind == kDirty ? kEvictedDirty : 0;
-    if (placed->evicted != 0) *evicted_key = bucket.record[way].key();
-    if (cache.spares_rows) SpareRows(cache.policy, bucket, bucket.score[way]);
-  }
-  SetRow(bucket, way, tag, key.key, key.table, cache.rule);
-}
-
 // The same choice as on the CPU: the first empty way, else the lowest score.
-__device__ __forceinline__ Placed PlaceInOverflow(const CacheView& cache, int64_t partition_index,
-                                                  uint16_t tag, const RowKey& key,
-                                                  RowKey* evicted_key) {
-  Placed placed;
+__device__ __forceinline__ TakenWay TakeInOverflow(const CacheView& cache,
+                                                   int64_t partition_index) {
   PartitionState& partition = cache.partitions[partition_index];
   const int64_t begin = partition.first_bucket + partition.buckets;
   const int32_t count = partition.overflow_buckets;
@@ -324,59 +412,86 @@ __device__ __forceinline__ Placed PlaceInOverflow(const CacheView& cache, int64_
         way = victim.way;
       }
     }
-    if (at < 0) return placed;  // what is pinned stays pinned while this kernel runs
+    if (at < 0) return {};  // what is pinned stays pinned while this kernel runs
     uint8_t was;
-    if (!TakeWay(cache.buckets[begin + at], way, &was)) continue;
+    Bucket& bucket = cache.buckets[begin + at];
+    const uint32_t now =
+        DeviceWord(WordsOf(bucket.state)[way / 4]).load(cuda::memory_order_relaxed);
+    if (!TakeWay(bucket, way, now, &was)) continue;
     if (was == kEmpty) {
       atomicMax(&partition.overflow_span, at + 1);
       atomicAdd(&partition.overflow_used, 1);
     }
-    placed.overflow = true;
-    PlaceAt(cache, begin + at, way, was, tag, key, &placed, evicted_key);
-    return placed;
+    return {(begin + at) * kWays + way, was, true};
   }
 }
 
-// Gives a way to a key that is not resident.
-__device__ __forceinline__ Placed PlaceMiss(const CacheView& cache, const Home& home,
-                                            const RowKey& key, RowKey* evicted_key) {
-  const Bucket& first = cache.buckets[home.bucket1];
-  const Bucket& second = cache.buckets[home.bucket2];
-  PrefetchL2(first.state);
-  PrefetchL2(second.state);
+// A way for a key that is not resident: the lane of its bucket gets it, or the first lane if it
+// lies in the overflow. The whole warp; `open`: this lane has a miss.
+__device__ __forceinline__ TakenWay TakeFor(const CacheView& cache, const Home& home, bool open) {
+  const int mine = CudaWarp::Lane() % kMissLanes;
+  const int64_t index = mine == 0 ? home.bucket1 : home.bucket2;
+  Bucket& bucket = cache.buckets[index];
+  Ways ways = WaysOf<FirstLook>(bucket);
+  TakenWay taken;
   for (;;) {
-    PairWay at = PickFree<RacingCudaThread>(first, second);
-    if (at.way < 0) at = PickVictim<RacingCudaThread>(first, second);
-    if (at.way < 0) return PlaceInOverflow(cache, home.partition, home.tag, key, evicted_key);
-    const int64_t bucket = at.bucket == 0 ? home.bucket1 : home.bucket2;
-    uint8_t was;
-    if (!TakeWay(cache.buckets[bucket], at.way, &was)) continue;
-    Placed placed;
-    PlaceAt(cache, bucket, at.way, was, home.tag, key, &placed, evicted_key);
-    return placed;
+    const uint32_t free = CudaThread::MatchByte(ways.state, kEmpty);
+    const uint32_t unpinned = CudaThread::MatchByte(ways.state, 0, kPinMask);
+    const WayScore victim = CudaThread::MinByte(ways.score, unpinned);
+    const int offer =
+        CudaWarp::CountLanes(free) << 16 | CudaWarp::CountLanes(unpinned) << 8 | victim.score;
+    const int other = __shfl_xor_sync(kAllLanes, offer, 1);
+    const int first = mine == 0 ? offer : other;
+    const int second = mine == 0 ? other : offer;
+    int way = CudaWarp::FirstLane(free);
+    int chosen = BucketWithRoom(first >> 16, second >> 16);
+    if (chosen < 0) {
+      way = victim.way;
+      chosen = BucketOfVictim(first >> 8 & 0xff, second >> 8 & 0xff, first & 0xff, second & 0xff);
+    }
+    if (open && chosen == mine) {
+      uint8_t was;
+      if (TakeWay(bucket, way, ways.state.At(way / 4), &was)) {
+        taken = {index * kWays + way, was, false};
+      }
+    } else if (open && chosen < 0 && mine == 0) {
+      taken = TakeInOverflow(cache, home.partition);
+    }
+    const uint32_t done = __ballot_sync(kAllLanes, chosen < 0 || taken.slot >= 0);
+    open = open && OfMiss(done) == 0;
+    if (!__any_sync(kAllLanes, open)) return taken;
+    ways = WaysOf<RacingCudaThread>(bucket);
   }
 }
 
-// Adds up what became of the misses of a warp; lane's own in `placed`.
-__device__ __forceinline__ void CountPlaced(const CacheView& cache, uint32_t misses,
-                                            int64_t partition_index, const Placed& placed) {
-  const uint32_t has_slot = __ballot_sync(misses, placed.slot >= 0);
-  const uint32_t replaced = __ballot_sync(misses, placed.replaced);
-  const uint32_t dirty = __ballot_sync(misses, placed.evicted != 0);
-  const uint32_t overflow = __ballot_sync(misses, placed.overflow);
-  const uint32_t same = SamePartition(misses, partition_index);
-  if (CudaWarp::Lane() != CudaWarp::FirstLane(same)) return;
+// Adds up what became of the misses of a warp; `dirty`: this lane's row must be written back. What
+// a partition ages by is counted there. Of the other counters only the sums over all partitions
+// matter, so they go to that of the first lane.
+__device__ __forceinline__ void CountPlaced(const CacheView& cache, int misses,
+                                            int64_t partition_index, const TakenWay& taken,
+                                            bool dirty) {
+  const uint32_t placed = __ballot_sync(kAllLanes, taken.slot >= 0);
+  const int places = CudaWarp::CountLanes(placed);
+  const int replaced = CudaWarp::CountLanes(__ballot_sync(kAllLanes, taken.was != kEmpty));
+  const int evicted_dirty = CudaWarp::CountLanes(__ballot_sync(kAllLanes, dirty));
+  const int overflow = CudaWarp::CountLanes(__ballot_sync(kAllLanes, taken.overflow));
   PartitionState& partition = cache.partitions[partition_index];
-  const auto add = [same](int64_t* sum, uint32_t lanes) {
-    const int count = CudaWarp::CountLanes(lanes & same);
+  if (!cache.ages_by_touches && taken.slot >= 0) {
+    const uint32_t same = SamePartition(placed, partition_index);
+    if (CudaWarp::Lane() == CudaWarp::FirstLane(same)) {
+      AtomicAdd(&partition.placed_since_ageing, CudaWarp::CountLanes(same));
+    }
+  }
+  if (CudaWarp::Lane() != 0) return;
+  const auto add = [](auto* sum, int count) {
     if (count > 0) AtomicAdd(sum, count);
   };
-  add(&partition.placed_since_ageing, has_slot);
-  add(&partition.used_ways, has_slot & ~replaced);
+  add(&partition.used_ways, places - replaced);
   add(&partition.evictions, replaced);
-  add(&partition.dirty_evictions, dirty);
+  add(&partition.dirty_evictions, evicted_dirty);
   add(&partition.overflow_inserts, overflow);
-  add(&partition.no_room, ~has_slot);
+  add(&partition.no_room, misses - places);
+  add(&cache.counters->filling, places);
 }
 
 // Places the keys that PinHitsKernel left. A warp takes a run of keys, gathers the misses among
@@ -391,48 +506,72 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
   __shared__ uint8_t gathered[kBlockWarps][kMaxRunKeys];  // places of misses in the run
   const int lane = CudaWarp::Lane();
   uint8_t* const misses = gathered[threadIdx.x / kWarpThreads];
-  for (int64_t run = WarpIndex(); run < runs.runs; run += NumWarps()) {
-    const int64_t begin = run * runs.keys_per_run;
+  const int64_t stride = NumWarps() * runs.keys_per_run;
+  for (int64_t begin = WarpIndex() * runs.keys_per_run; begin < n; begin += stride) {
     const int64_t left = n - begin;
     const int count = left < runs.keys_per_run ? static_cast<int>(left) : runs.keys_per_run;
     int num_misses = 0;
-    for (int at = 0; at < count; at += kWarpThreads) {
-      const bool missed = at + lane < count && result.slots[begin + at + lane] < 0;
-      const uint32_t votes = __ballot_sync(kAllLanes, missed);
+    bool missed[kMaxRunKeys / kWarpThreads];
+#pragma unroll
+    for (int k = 0; k < kMaxRunKeys / kWarpThreads; ++k) {
+      const int at = k * kWarpThreads + lane;
+      missed[k] = at < count && result.slots[begin + at] < 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kMaxRunKeys / kWarpThreads; ++k) {
+      const uint32_t votes = __ballot_sync(kAllLanes, missed[k]);
       const uint32_t before = votes & ((uint32_t{1} << lane) - 1);
-      if (missed) {
-        misses[num_misses + CudaWarp::CountLanes(before)] = static_cast<uint8_t>(at + lane);
+      if (missed[k]) {
+        misses[num_misses + CudaWarp::CountLanes(before)] =
+            static_cast<uint8_t>(k * kWarpThreads + lane);
       }
       num_misses += CudaWarp::CountLanes(votes);
     }
     __syncwarp();  // all see the places
-    for (int first = 0; first < num_misses; first += kWarpThreads) {
+    for (int first = 0; first < num_misses; first += kWarpMisses) {
       const int rest = num_misses - first;
-      const int lanes = rest < kWarpThreads ? rest : kWarpThreads;
-      const bool has_miss = lane < lanes;
-      const uint32_t active = __ballot_sync(kAllLanes, has_miss);
-      const int position = has_miss ? misses[first + lane] : 0;
-      Placed placed;
-      if (has_miss) {
-        const int64_t i = begin + position;
-        const RowKey key = keys[i];
-        const Home home = HomeOf(cache.map, key.key, key.table);
-        placed = PlaceMiss(cache, home, key, &result.evicted_keys[i]);
-        result.slots[i] = placed.slot;
-        result.placement[i] = placed.slot < 0 ? Placement::kNoRoom : Placement::kFilled;
-        result.evicted[i] = placed.evicted;
-        CountPlaced(cache, active, home.partition, placed);
+      const int rows = rest < kWarpMisses ? rest : kWarpMisses;
+      const bool has_miss = lane / kMissLanes < rows;
+      const int position = misses[has_miss ? first + lane / kMissLanes : first];
+      const int64_t i = begin + position;
+      const RowKey key = keys[i];
+      const Home home = HomeOf(cache.map, key.key, key.table);
+      const TakenWay taken = TakeFor(cache, home, has_miss);
+      const uint8_t kind = KindOf(taken.was);
+      const uint8_t evicted = kind == kMarked  ? kEvictedMarked
+                              : kind == kDirty ? kEvictedDirty
+                                               : uint8_t{0};
+      Bucket& bucket = cache.buckets[taken.slot / kWays];
+      const int way = static_cast<int>(taken.slot % kWays);
+      if (evicted != 0) PrefetchL2(&bucket.record[way]);  // comes together with the row
+      CountPlaced(cache, rows, home.partition, taken, evicted != 0);
+      const uint32_t leaving = __ballot_sync(kAllLanes, evicted != 0);
+      if (leaving != 0) {
+        HOTROW_DEVICE_CHECK(result.evicted_rows != nullptr);
+        // The lane of each row: that of its miss which has the way.
+        const uint32_t of_row = leaving >> (lane * kMissLanes % kWarpThreads) & 3;
+        const int64_t slot = __shfl_sync(kAllLanes, taken.slot, lane * kMissLanes + (of_row >> 1));
+        const int to = __shfl_sync(kAllLanes, position, lane * kMissLanes);
+        CopyRows<kEvictedPiecesInFlight, kEvictedRowsLeaveFirst>(
+            cache, of_row != 0 ? slot : -1, to, rows, result.evicted_rows + begin * cache.row_bytes,
+            cache.row_bytes);
+      }
+      if (taken.slot >= 0) {
+        if (evicted != 0) result.evicted_keys[i] = bucket.record[way].key();
+        if (cache.spares_rows && taken.was != kEmpty) {
+          SpareRows(cache.policy, bucket, bucket.score[way]);
+        }
+        // The row itself stays until the new one's bytes come, which is after this kernel.
+        const RowKey again = keys[i];  // rather than registers while rows are copied
+        SetRow(bucket, way, home.tag, again.key, again.table, cache.rule);
+      }
+      const uint32_t placed = __ballot_sync(kAllLanes, taken.slot >= 0);
+      if (taken.slot >= 0 || (has_miss && OfMiss(placed) == 0 && lane % kMissLanes == 0)) {
+        result.slots[i] = taken.slot;
+        result.placement[i] = taken.slot < 0 ? Placement::kNoRoom : Placement::kFilled;
+        result.evicted[i] = evicted;
       }
       __syncwarp();
-      const int filled =
-          CudaWarp::CountLanes(__ballot_sync(kAllLanes, has_miss && placed.slot >= 0));
-      if (lane == 0 && filled > 0) AtomicAdd(&cache.counters->filling, filled);
-      const bool copy = placed.evicted != 0;
-      if (__any_sync(kAllLanes, copy)) {
-        HOTROW_DEVICE_CHECK(result.evicted_rows != nullptr);
-        CopyRows(cache, copy ? placed.slot : -1, position, lanes,
-                 result.evicted_rows + begin * cache.row_bytes, cache.row_bytes);
-      }
     }
     __syncwarp();  // before the next run's places
   }

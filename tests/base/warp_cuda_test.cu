@@ -132,9 +132,10 @@ TEST(CudaThreadTest, AnswersAsHostWarp) {
   ExpectAnswersOfHostWarp<CudaThread>();
 }
 
-TEST(CudaThreadTest, AnswersAlikeThroughRelaxedLoads) {
+TEST(CudaThreadTest, AnswersAlikeThroughRelaxedLoadsAndThoseOfLines) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   ExpectAnswersOfHostWarp<RacingCudaThread>();
+  ExpectAnswersOfHostWarp<BasicCudaThread<LineLoads>>();
 }
 
 }  // namespace

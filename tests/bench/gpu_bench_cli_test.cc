@@ -59,7 +59,7 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
   std::vector<std::string> flags = absl::StrSplit(sizes, ' ');
   flags.insert(flags.end(),
                {"--path=" + dir, "--ids=" + dir + "/ids", "--report=" + dir + "/report",
-                "--dims=8,128", "--loads=0.5,1", "--hits=0,1", "--shares=0.8"});
+                "--dims=8,128", "--loads=0.5,1", "--hits=0,1", "--shares=0.8", "--l2_fetch=32"});
   const ProgramResult result = GpuBench(flags);
   ASSERT_EQ(result.exit_code, 0) << result.out;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -382,6 +383,22 @@ TEST(RowCacheCudaTest, ForEachDirtyComesInSlotOrderAndKeepsWhatFailed) {
       cache.ForEachDirty([](auto, auto) { return absl::InternalError("all are clean"); }));
 }
 
+// Two full buckets whose ways all match any of these keys by tag.
+TEST(RowCacheCudaTest, TellsKeysOfOneTagApart) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  CacheDriver cache = DriverOf(2, CachePolicy::kLru);
+  std::vector<RowKey> keys;
+  for (uint64_t key = 0; keys.size() < 80; ++key) {
+    if (cache::TagOf(HashRowKey(key, 1)) == 7) keys.push_back({key, 1});
+  }
+  const std::vector<RowKey> inserted(keys.begin(), keys.begin() + 60);
+  TrainStep(cache, inserted);
+  EXPECT_EQ(TrainStep(cache, inserted).Count(Placement::kHit), 60);
+  const std::vector<std::byte*> rows = cache.Find(keys);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(rows[i] != nullptr, i < 60) << i;
+  EXPECT_EQ(std::unordered_set<std::byte*>(rows.begin(), rows.end()).size(), 61);
+}
+
 // Scores age as on the CPU: after the same steps with room for all, metadata is the same but for
 // the order of ways.
 TEST(RowCacheCudaTest, ScoresAndCountersAreThoseOfTheCpu) {
@@ -412,14 +429,19 @@ TEST(RowCacheCudaTest, ScoresAndCountersAreThoseOfTheCpu) {
     const std::vector<PartitionState> a = cuda.Partitions();
     const std::vector<PartitionState> b = cpu.Partitions();
     ASSERT_EQ(a.size(), b.size());
+    std::array<int64_t, 2> used = {};  // over all partitions: a GPU counts ways in any of them
     for (size_t p = 0; p < a.size(); ++p) {
       EXPECT_EQ(a[p].first_bucket, b[p].first_bucket);
       EXPECT_EQ(a[p].buckets, b[p].buckets);
       EXPECT_EQ(a[p].overflow_buckets, b[p].overflow_buckets);
-      EXPECT_EQ(a[p].used_ways, b[p].used_ways);
-      EXPECT_EQ(a[p].placed_since_ageing, b[p].placed_since_ageing);
-      EXPECT_EQ(a[p].touched_since_ageing, b[p].touched_since_ageing);
+      used[0] += a[p].used_ways;
+      used[1] += b[p].used_ways;
+      // A GPU counts what the policy ages by.
+      const bool by_touches = cache::AgesByTouches(policy);
+      EXPECT_EQ(a[p].placed_since_ageing, by_touches ? 0 : b[p].placed_since_ageing);
+      EXPECT_EQ(a[p].touched_since_ageing, by_touches ? b[p].touched_since_ageing : 0);
     }
+    EXPECT_EQ(used[0], used[1]);
   }
 }
 

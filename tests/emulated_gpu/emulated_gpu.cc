@@ -990,6 +990,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
                  .multiProcessorCount = kProcessors};
   return cudaSuccess;
 }
+cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = 0;
   return cudaSuccess;

@@ -86,6 +86,14 @@ inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((uint64_t{a} * b) >> 32);
 }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<unsigned>(bytes >> ((selector >> (4 * i) & 7) * 8) & 0xff) << (8 * i);
+  }
+  return result;
+}
 inline unsigned __vcmpeq4(unsigned a, unsigned b) {
   unsigned mask = 0;
   for (int i = 0; i < 32; i += 8) {
