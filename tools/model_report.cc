@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "embedding/serving/serving_rows.h"
-#include "models/json/json_members_impl.h"
 #include "models/train/report.h"
 #include "ops/row_layout.h"
 
@@ -357,6 +356,8 @@ std::string PackedDataText(const std::string& path, const PackedManifest& pack) 
 }
 
 std::string PackedDataJson(const std::string& path, const PackedManifest& pack) {
+  nlohmann::ordered_json source = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : pack.source) source[name] = value;
   return Dump({{"kind", "packed_data"},
                {"path", path},
                {"name", pack.schema.name},
@@ -368,7 +369,7 @@ std::string PackedDataJson(const std::string& path, const PackedManifest& pack) 
                {"num_dense", pack.schema.num_dense},
                {"block_samples", pack.block_samples},
                {"bytes", pack.SplitBytes()},
-               {"source", StringsToJson(pack.source)}});
+               {"source", source}});
 }
 
 std::string ChainSummaryText(const ChainSummary& summary) {

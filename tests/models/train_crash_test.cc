@@ -19,10 +19,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/env.h"
 #include "base/philox.h"
 #include "comm/thread_communicator.h"
+#include "models/data/open_data_source.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/packed_writer.h"
 #include "tests/models/chain_test_util.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
@@ -45,13 +48,28 @@ struct Run {
   int ranks = 1;
   bool lives = false;  // rows are admitted by count, and age, with a floor and a capacity
   bool chain = false;  // the run writes its chain of deltas
+  bool packed = false;  // the data are packed, and shuffled in groups of blocks
 };
+
+// kData, packed; once a process.
+std::string PackedSpec() {
+  static const std::string dir = [] {
+    std::string made = test::TempDir() + "/packed";
+    auto data = OpenDataSource(kData, 5);
+    HOTROW_CHECK(data.ok());
+    HOTROW_CHECK(PackData(**data, {.dir = made, .block_samples = 200, .source = kData}).ok());
+    return made;
+  }();
+  return "packed:" + dir;
+}
+std::string DataOf(const Run& run) { return run.packed ? PackedSpec() : kData; }
 
 TrainerOptions Options(const Run& run) {
   TrainerOptions options = test::SmallRun();
   options.batch_size = 256;
   options.epochs = 3;
-  options.settings = {{"data", kData}};
+  options.settings = {{"data", DataOf(run)}};
+  if (run.packed) options.shuffle_bytes = 64 << 10;
   options.validation_freq_within_epoch = 11;
   options.store_bytes = int64_t{24} << 20;
   if (run.lives) {
@@ -91,15 +109,16 @@ TrainerOptions OptionsOn(const Run& run, const std::string& dir) {
 
 std::string NameOf(const Run& run) {
   return absl::StrCat(std::string(StoreKindName(run.store)), ", ", run.ranks, " ranks",
-                      run.lives ? ", rows live and die" : "", run.chain ? ", deltas" : "");
+                      run.lives ? ", rows live and die" : "", run.chain ? ", deltas" : "", run.packed ? ", packed data" : "");
 }
 
 // What a run of these options comes to, on all its ranks. `watch` hears of rank 0's batches.
-absl::StatusOr<TrainReport> Train(const TrainerOptions& options, int ranks,
+absl::StatusOr<TrainReport> Train(const TrainerOptions& options, const Run& run,
                                   const test::WatchedData::Watch& watch) {
-  if (ranks == 1) return test::RunSmall(options, watch, {}, kData);
-  std::vector<absl::StatusOr<TrainReport>> reports(static_cast<size_t>(ranks));
-  RunOnThreads(ranks, {}, [&](Communicator& communicator) {
+  const std::string data = DataOf(run);
+  if (run.ranks == 1) return test::RunSmall(options, watch, {}, data);
+  std::vector<absl::StatusOr<TrainReport>> reports(static_cast<size_t>(run.ranks));
+  RunOnThreads(run.ranks, {}, [&](Communicator& communicator) {
     TrainerOptions mine = options;
     mine.communicator = &communicator;
     const bool watches = communicator.rank() == 0;
@@ -109,7 +128,7 @@ absl::StatusOr<TrainReport> Train(const TrainerOptions& options, int ranks,
         [&](Split split, int64_t epoch, int64_t sample) {
           return watches ? watch(split, epoch, sample) : absl::OkStatus();
         },
-        {}, kData);
+        {}, data);
     if (!report.ok()) communicator.Abort(std::string(report.status().message()));
     return report.status();
   });
@@ -171,7 +190,7 @@ constexpr int kExitFailedWrite = 6;
                                         : absl::DataLossError("injected"));
   }
   const absl::StatusOr<TrainReport> report =
-      Train(options, run.ranks, [pipe](Split split, int64_t, int64_t) {
+      Train(options, run, [pipe](Split split, int64_t, int64_t) {
         const char byte = 1;
         if (split == Split::kTrain && ::write(pipe, &byte, 1) != 1) ::_exit(4);
         return absl::OkStatus();
@@ -283,7 +302,7 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
 std::string Expected(const Run& run) {
   // Without a cache, so that no thread is there when the first child is forked.
   const absl::StatusOr<TrainReport> report =
-      Train(Options(run), run.ranks, [](Split, int64_t, int64_t) { return absl::OkStatus(); });
+      Train(Options(run), run, [](Split, int64_t, int64_t) { return absl::OkStatus(); });
   HOTROW_EXPECT_OK(report);
   return report.ok() ? EndOf(*report) : "";
 }
@@ -321,12 +340,12 @@ void TestKills(const Run& run, int64_t kills) {
 }
 
 TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) { TestKills({StoreKind::kSsd}, test::SlowRuns(200, 6)); }
-TEST(TrainKillTest, InMemoryTheEndIsTheSame) { TestKills({StoreKind::kMemory}, test::SlowRuns(60, 4)); }
+TEST(TrainKillTest, InMemoryTheEndIsTheSame) { TestKills({.packed = true}, test::SlowRuns(60, 4)); }
 TEST(TrainKillTest, OnSsdsOfTwoRanksTheEndIsTheSame) {
   TestKills({StoreKind::kSsd, 2}, test::SlowRuns(120, 4));
 }
 TEST(TrainKillTest, InMemoryOfTwoRanksTheEndIsTheSame) {
-  TestKills({StoreKind::kMemory, 2}, test::SlowRuns(40, 2));
+  TestKills({.ranks = 2, .packed = true}, test::SlowRuns(40, 2));
 }
 // All policies of rows at once: admission by lookups with forgetting, ageing, floor and capacity.
 constexpr int kPolicyKills = 100;
