@@ -45,10 +45,17 @@ bool HasLengths(const BagSpan& offsets, const BagSpan& lengths, int64_t bags) {
   return SizeOf(offsets) == 0 && (SizeOf(lengths) > 0 || bags == 0);
 }
 
+// Where bags go in the pass that checks them.
+struct BagCopy {
+  int64_t* offsets = nullptr;  // [0]: the lookups before them; gets [1, bags]. Null: they stay
+  bool single = true;          // becomes false where some bag has not one lookup
+};
+
 // Whether `offsets` or `lengths` are those of `bags` bags, `shape` of them, with num_values lookups
-// in all.
+// in all. Copies them on the way.
 absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& lengths,
-                       int64_t bags, Text shape, int64_t num_values, BagName name) {
+                       int64_t bags, Text shape, int64_t num_values, BagName name, BagCopy* copy) {
+  int64_t* const out = copy->offsets;
   if (SizeOf(offsets) > 0 && SizeOf(lengths) > 0) {
     return absl::InvalidArgumentError("offsets and lengths are both given; leave one of them out");
   }
@@ -72,6 +79,8 @@ absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& 
                                " their sum passes the number of values, ", num_values));
             }
             sum += length;
+            if (out != nullptr) out[i + 1] = out[0] + sum;
+            copy->single &= length == 1;
           }
           if (sum == num_values) return absl::OkStatus();
           return absl::InvalidArgumentError(absl::StrCat(
@@ -90,13 +99,23 @@ absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& 
               "offsets[0] must be 0, is ", own.front(),
               "; of a slice of a longer batch subtract it from all, and give the values behind"));
         }
-        const bool rise = AllGood(pool, bags, [&own](int64_t begin, int64_t end) {
+        const int64_t base = out == nullptr ? 0 : out[0];
+        std::atomic<bool> single = own.back() == bags;
+        const bool rise = AllGood(pool, bags, [&](int64_t begin, int64_t end) {
+          // Without branches: a vector at a time.
           bool good = true;
+          int64_t difference = 0;
           for (int64_t i = begin; i < end; ++i) {
-            good &= own[static_cast<size_t>(i)] <= own[static_cast<size_t>(i) + 1];
+            const int64_t here = own[static_cast<size_t>(i)];
+            const int64_t next = own[static_cast<size_t>(i) + 1];
+            good &= here <= next;
+            difference |= here ^ i;
+            if (out != nullptr) out[i + 1] = base + next;
           }
+          if (difference != 0) single.store(false, std::memory_order_relaxed);
           return good;
         });
+        copy->single &= single.load(std::memory_order_relaxed);
         for (size_t i = 0; !rise; ++i) {
           if (own[i + 1] < own[i]) {
             return absl::InvalidArgumentError(absl::StrCat("offsets fall at ",
@@ -109,41 +128,6 @@ absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& 
             "the last offset must be the number of values, ", num_values, ", is ", own.back()));
       },
       offsets);
-}
-
-// Sets out[1, bags], where out[0] is 0 or where the features before end.
-void PutBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& lengths, int64_t bags,
-             int64_t* out) {
-  if (HasLengths(offsets, lengths, bags)) {
-    std::visit(
-        [out](const auto& own) {
-          for (size_t i = 0; i < own.size(); ++i) out[i + 1] = out[i] + own[i];
-        },
-        lengths);
-    return;
-  }
-  std::visit(
-      [&](const auto& own) {
-        ParallelFor(pool, bags, kIdsPerTask,
-                    [&own, out, base = out[0]](int64_t begin, int64_t end) {
-                      for (int64_t i = begin + 1; i <= end; ++i)
-                        out[i] = base + own[static_cast<size_t>(i)];
-                    });
-      },
-      offsets);
-}
-
-// Whether every bag has one lookup.
-bool HasSingleLookups(ThreadPool* pool, std::span<const int64_t> offsets) {
-  const int64_t bags = std::ssize(offsets) - 1;
-  if (offsets.back() != bags) return false;
-  std::atomic<bool> all = true;
-  ParallelFor(pool, bags, kIdsPerTask, [&](int64_t begin, int64_t end) {
-    int64_t difference = 0;  // without branches: a vector at a time
-    for (int64_t i = begin; i < end; ++i) difference |= offsets[static_cast<size_t>(i)] ^ i;
-    if (difference != 0) all = false;
-  });
-  return all;
 }
 
 // weights, scores: how many there are.
@@ -301,7 +285,8 @@ absl::Status CheckNarrowIds(ThreadPool* pool, const IdSpan& ids) {
 
 // Without num_embeddings. name: of a feature.
 absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_features,
-                        absl::FunctionRef<const std::string&(int64_t feature)> name) {
+                        absl::FunctionRef<const std::string&(int64_t feature)> name,
+                        BagCopy* copy) {
   const int64_t num_values = SizeOf(batch.values);
   HOTROW_RETURN_IF_ERROR(
       CheckSizes(num_values, std::ssize(batch.weights), std::ssize(batch.scores)));
@@ -313,13 +298,15 @@ absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_
       [&](int64_t bag) {
         return absl::StrCat("feature \"", name(bag / batch.batch_size), "\", sample ",
                             bag % batch.batch_size);
-      });
+      },
+      copy);
 }
 
 // Without num_embeddings. bags_of, name: of a feature.
 absl::Status CheckFeatures(ThreadPool* pool, int64_t batch_size, size_t num_features,
                            absl::FunctionRef<const FeatureBags&(size_t feature)> bags_of,
-                           absl::FunctionRef<const std::string&(size_t feature)> name) {
+                           absl::FunctionRef<const std::string&(size_t feature)> name,
+                           BagCopy* copy) {
   int64_t lookups = 0;
   for (size_t f = 0; f < num_features; ++f) {
     const FeatureBags& bags = bags_of(f);
@@ -333,7 +320,8 @@ absl::Status CheckFeatures(ThreadPool* pool, int64_t batch_size, size_t num_feat
       good = CheckBags(
           pool, bags.offsets, bags.lengths, batch_size,
           [&] { return absl::StrCat(batch_size, " samples"); }, num_values,
-          [](int64_t sample) { return absl::StrCat("sample ", sample); });
+          [](int64_t sample) { return absl::StrCat("sample ", sample); }, copy);
+      if (copy->offsets != nullptr) copy->offsets += batch_size;
     }
     if (!good.ok()) {
       return absl::InvalidArgumentError(
@@ -373,21 +361,22 @@ absl::Status CheckShape(MatrixView<const float> view, int64_t rows, int64_t cols
 absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
                        const JaggedBatch& batch, BatchCopy* copy) {
   const int64_t num_features = std::ssize(plan.features);
-  const int64_t bags_of_all = num_features * batch.batch_size;
   HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
-  HOTROW_RETURN_IF_ERROR(
-      CheckBatch(pool, batch, num_features, [&plan](int64_t f) -> const std::string& {
+  copy->batch_size = batch.batch_size;
+  copy->offsets.resize(static_cast<size_t>(num_features * batch.batch_size) + 1);
+  copy->offsets[0] = 0;
+  BagCopy bags_copy = {.offsets = copy->offsets.data()};
+  HOTROW_RETURN_IF_ERROR(CheckBatch(
+      pool, batch, num_features,
+      [&plan](int64_t f) -> const std::string& {
         return plan.features[static_cast<size_t>(f)].name;
-      }));
+      },
+      &bags_copy));
+  copy->single_lookups = bags_copy.single;
   if (!plan.scores && !batch.scores.empty()) {
     return absl::InvalidArgumentError(
         "scores: no table keeps any; set TableConfig::score of one, or give none");
   }
-  copy->batch_size = batch.batch_size;
-  copy->offsets.resize(static_cast<size_t>(bags_of_all) + 1);
-  copy->offsets[0] = 0;
-  PutBags(pool, batch.offsets, batch.lengths, bags_of_all, copy->offsets.data());
-  copy->single_lookups = HasSingleLookups(pool, copy->offsets);
   copy->weights.resize(batch.weights.size());
   copy->scores.resize(batch.scores.size());
   const auto bags_of = [&](int64_t f) -> std::span<const int64_t> {
@@ -445,9 +434,14 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
   const auto bags_of = [&](size_t f) -> const FeatureBags& {
     return batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
   };
-  HOTROW_RETURN_IF_ERROR(
-      CheckFeatures(pool, batch.batch_size, num_features, bags_of,
-                    [&plan](size_t f) -> const std::string& { return plan.features[f].name; }));
+  copy->batch_size = batch.batch_size;
+  copy->offsets.resize(num_features * static_cast<size_t>(batch.batch_size) + 1);
+  copy->offsets[0] = 0;
+  BagCopy bags_copy = {.offsets = copy->offsets.data()};
+  HOTROW_RETURN_IF_ERROR(CheckFeatures(
+      pool, batch.batch_size, num_features, bags_of,
+      [&plan](size_t f) -> const std::string& { return plan.features[f].name; }, &bags_copy));
+  copy->single_lookups = bags_copy.single;
   int64_t lookups = 0;
   for (size_t f = 0; f < num_features; ++f) {
     const FeatureBags& bags = bags_of(f);
@@ -459,16 +453,12 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
                        "\": scores: its table keeps none; set TableConfig::score, or give none"));
     }
   }
-  copy->batch_size = batch.batch_size;
-  copy->offsets.resize(num_features * static_cast<size_t>(batch.batch_size) + 1);
-  copy->offsets[0] = 0;
   copy->values.resize(static_cast<size_t>(lookups));
   copy->weights.resize(weighted ? static_cast<size_t>(lookups) : 0);
   copy->scores.resize(scored ? static_cast<size_t>(lookups) : 0);
   for (size_t f = 0; f < num_features; ++f) {
     const FeatureBags& bags = bags_of(f);
     const size_t first_bag = f * static_cast<size_t>(batch.batch_size);
-    PutBags(pool, bags.offsets, bags.lengths, batch.batch_size, copy->offsets.data() + first_bag);
     const std::span<const int64_t> offsets =
         std::span<const int64_t>(copy->offsets).subspan(first_bag, batch.batch_size + 1);
     HOTROW_RETURN_IF_ERROR(std::visit(
@@ -486,7 +476,6 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
     HOTROW_RETURN_IF_ERROR(PutWeights(pool, plan.features[f], bags.weights, offsets, weights));
     if (bags.weights.empty()) std::fill(weights, weights + SizeOf(bags.values), 1.0f);
   }
-  copy->single_lookups = HasSingleLookups(pool, copy->offsets);
   return absl::OkStatus();
 }
 
@@ -503,9 +492,11 @@ absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch,
 
 absl::Status JaggedBatch::Validate(std::span<const std::string> feature_names) const {
   HOTROW_RETURN_IF_ERROR(internal::CheckSamples(batch_size));
+  internal::BagCopy none;
   return internal::CheckBatch(
       /*pool=*/nullptr, *this, std::ssize(feature_names),
-      [&](int64_t f) -> const std::string& { return feature_names[static_cast<size_t>(f)]; });
+      [&](int64_t f) -> const std::string& { return feature_names[static_cast<size_t>(f)]; },
+      &none);
 }
 
 absl::Status FeatureBatch::Validate(std::span<const std::string> feature_names) const {
@@ -514,10 +505,11 @@ absl::Status FeatureBatch::Validate(std::span<const std::string> feature_names) 
     return absl::InvalidArgumentError(
         absl::StrCat("features: expected all ", feature_names.size(), ", got ", features.size()));
   }
+  internal::BagCopy none;
   return internal::CheckFeatures(
       /*pool=*/nullptr, batch_size, features.size(),
       [&](size_t f) -> const FeatureBags& { return features[f]; },
-      [&](size_t f) -> const std::string& { return feature_names[f]; });
+      [&](size_t f) -> const std::string& { return feature_names[f]; }, &none);
 }
 
 }  // namespace hotrow

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "embedding/digest_impl.h"
 #include "ops/pooled_lookup.h"
 #include "ops/row_layout.h"
@@ -17,37 +19,43 @@ namespace {
 
 // Of copies that are made at a time: a row may have missed so many steps that it is worth a thread.
 constexpr int64_t kCopiedBytes = int64_t{4} << 20;
+constexpr int64_t kRowsPerTask = 256;
 
-// Calls fn(key, row) for a copy of each row of a store that `wanted` says, a number of them at a
-// time, after they have made up for what they have missed. Copies are aligned.
-template <typename Wanted, typename Function>  // Wanted: bool(key, row)
+// Copies of rows of a store.
+struct RowCopies {
+  std::vector<RowKey> keys;
+  std::vector<std::byte*> rows;  // aligned
+  std::vector<size_t> sizes;
+
+  std::span<const std::byte> row(size_t i) const { return {rows[i], sizes[i]}; }
+};
+
+// Calls fn(copies) with all rows of a store that `wanted` says, many at a time, after they have
+// made up for what they have missed.
+template <typename Wanted, typename Function>  // bool(key, row), absl::Status(const RowCopies&)
 absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, const TableDecay& decay,
                              RowStore* store, const Wanted& wanted, const Function& fn) {
   const int64_t stride = RoundUp(row_bytes_max, kBufferAlignment);
   const int64_t rows_max = std::max<int64_t>(kCopiedBytes / stride, 1);
-  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> copies,
+  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> memory,
                           HostBuffer<std::byte>::Create(rows_max * stride, HugePages::kTry));
-  std::vector<RowKey> keys;
-  std::vector<std::byte*> rows;
-  std::vector<size_t> sizes;
+  RowCopies copies;
   const auto pass_on = [&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(decay.CatchUpCopies(ctx, keys, rows));
-    for (size_t i = 0; i < keys.size(); ++i) {
-      HOTROW_RETURN_IF_ERROR(fn(keys[i], std::span<const std::byte>(rows[i], sizes[i])));
-    }
-    keys.clear();
-    rows.clear();
-    sizes.clear();
+    if (decay.any()) HOTROW_RETURN_IF_ERROR(decay.CatchUpCopies(ctx, copies.keys, copies.rows));
+    HOTROW_RETURN_IF_ERROR(fn(copies));
+    copies.keys.clear();
+    copies.rows.clear();
+    copies.sizes.clear();
     return absl::OkStatus();
   };
   HOTROW_RETURN_IF_ERROR(
       store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
         if (!wanted(key, row)) return absl::OkStatus();
-        rows.push_back(copies.data() + std::ssize(rows) * stride);
-        std::memcpy(rows.back(), row.data(), row.size());
-        keys.push_back(key);
-        sizes.push_back(row.size());
-        return std::ssize(rows) < rows_max ? absl::OkStatus() : pass_on();
+        copies.rows.push_back(memory.data() + std::ssize(copies.rows) * stride);
+        std::memcpy(copies.rows.back(), row.data(), row.size());
+        copies.keys.push_back(key);
+        copies.sizes.push_back(row.size());
+        return std::ssize(copies.rows) < rows_max ? absl::OkStatus() : pass_on();
       }));
   return pass_on();
 }
@@ -74,17 +82,32 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
   const auto lives = [&](const RowKey& key, std::span<const std::byte> row) {
     return !life.IsAged(position_of[key.table], row.data());
   };
-  const auto add = [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-    if (!lives(key, row)) return absl::OkStatus();
-    TableDigest& out = tables[key.table];
-    out.rows += 1;
-    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+  // Sums, so they do not depend on the order in which threads come.
+  std::mutex mutex;
+  const auto add = [&](const RowCopies& copies) -> absl::Status {
+    ParallelFor(ctx.pool, std::ssize(copies.keys), kRowsPerTask, [&](int64_t begin, int64_t end) {
+      struct Sum {
+        int64_t rows = 0;
+        Hash128 hash = {};
+      };
+      std::vector<Sum> sums(tables.size());
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        const RowKey& key = copies.keys[i];
+        sums[key.table].rows += 1;
+        sums[key.table].hash += HashBytes(
+            key.key, key.table, copies.row(i).first(static_cast<size_t>(payload_bytes[key.table])));
+      }
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (size_t t = 0; t < sums.size(); ++t) {
+        tables[t].rows += sums[t].rows;
+        tables[t].hash += sums[t].hash;
+      }
+    });
     return absl::OkStatus();
   };
   // The classes are in order of width.
   HOTROW_RETURN_IF_ERROR(
-      decay.any() ? ForEachCaughtUp(ctx, plan.classes.back().row_bytes, decay, store, lives, add)
-                  : store->Iterate(add));
+      ForEachCaughtUp(ctx, plan.classes.back().row_bytes, decay, store, lives, add));
   return tables;
 }
 
@@ -107,14 +130,17 @@ absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t posit
         return key.table == static_cast<uint32_t>(table.config) &&
                !life.IsAged(position, row.data());
       },
-      [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-        const std::byte* const here = row.data();
-        HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
-                                                            .batch_size = 1,
-                                                            .offsets = kOffsets,
-                                                            .inverse = kLookups,
-                                                            .rows = &here}));
-        return fn(key.key, weights);
+      [&](const RowCopies& copies) -> absl::Status {
+        for (size_t i = 0; i < copies.keys.size(); ++i) {
+          const std::byte* const here = copies.rows[i];
+          HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
+                                                              .batch_size = 1,
+                                                              .offsets = kOffsets,
+                                                              .inverse = kLookups,
+                                                              .rows = &here}));
+          HOTROW_RETURN_IF_ERROR(fn(copies.keys[i].key, weights));
+        }
+        return absl::OkStatus();
       });
 }
 
