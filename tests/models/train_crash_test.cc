@@ -51,15 +51,15 @@ struct Run {
   bool packed = false;  // the data are packed, and shuffled in groups of blocks
 };
 
-// kData, packed; once a process.
+// kData, packed; once a test, in the directory that goes with it.
 std::string PackedSpec() {
-  static const std::string dir = [] {
-    std::string made = test::TempDir() + "/packed";
+  static std::string dir;
+  if (dir.empty() || !std::filesystem::exists(dir)) {
+    dir = test::TempDir() + "/packed";
     auto data = OpenDataSource(kData, 5);
     HOTROW_CHECK(data.ok());
-    HOTROW_CHECK(PackData(**data, {.dir = made, .block_samples = 200, .source = kData}).ok());
-    return made;
-  }();
+    HOTROW_CHECK(PackData(**data, {.dir = dir, .block_samples = 200, .source = kData}).ok());
+  }
   return "packed:" + dir;
 }
 std::string DataOf(const Run& run) { return run.packed ? PackedSpec() : kData; }
