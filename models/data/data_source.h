@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/data/ctr_batch.h"
@@ -71,6 +72,11 @@ class DataSource {
   // split.
   virtual absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                                 int64_t first_sample) = 0;
+  // Calls take with batches of up to batch_size samples until all samples of all splits came, those
+  // of each split in the order of epoch 0. One pass over files that hold several splits, where the
+  // source can. Errors: its own, and the first one of take.
+  using TakeBatch = absl::FunctionRef<absl::Status(Split split, const CtrBatch& batch)>;
+  virtual absl::Status ReadAll(int64_t batch_size, TakeBatch take);
 };
 
 }  // namespace hotrow

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kIdentityBytes = 64 << 10;  // of a file's beginning, and of its end
 
-constexpr int64_t kReadSamples = 8'192;  // samples between two looks at the memory used
+constexpr int64_t kReadSamples = 1'024;
+constexpr int64_t kCheckSamples = 1'024;  // samples between two looks at the memory used
 class MemoryReader : public DataReader {
  public:
   // order is null for file order.
@@ -208,6 +209,44 @@ class FileSource : public DataSource {
   const Vocabulary* vocabulary() const override { return files_->vocabulary(); }
   const TableSchema* table_schema() const override { return files_->table_schema(); }
 
+  // Files of all splits are read once.
+  absl::Status ReadAll(int64_t batch_size, TakeBatch take) override {
+    if (in_memory_ || !options_.in_order) return DataSource::ReadAll(batch_size, take);
+    const auto num_features = static_cast<int32_t>(schema_.features.size());
+    const auto num_labels = static_cast<int32_t>(schema_.labels.size());
+    std::vector<SampleBlock> blocks(3, SampleBlock(schema_.num_dense, num_features, num_labels));
+    std::vector<SampleRef> refs;
+    CtrBatch batch;
+    const auto pass_on = [&](Split split) -> absl::Status {
+      SampleBlock& block = blocks[static_cast<size_t>(split)];
+      if (block.size() == 0) return absl::OkStatus();
+      refs.resize(static_cast<size_t>(block.size()));
+      for (size_t i = 0; i < refs.size(); ++i) refs[i] = {&block, static_cast<int64_t>(i)};
+      GatherSamples(refs, schema_.num_dense, num_features, &batch, num_labels);
+      block.Clear();
+      return take(split, batch);
+    };
+    HOTROW_RETURN_IF_ERROR(files_
+                               ->ReadAll([&](Split split, const SampleBlock& samples, int64_t begin,
+                                             int64_t end) -> absl::StatusOr<bool> {
+                                 SampleBlock& block = blocks[static_cast<size_t>(split)];
+                                 while (begin < end) {
+                                   const int64_t most =
+                                       std::min(end - begin, batch_size - block.size());
+                                   block.Append(samples, begin, begin + most);
+                                   begin += most;
+                                   if (block.size() == batch_size)
+                                     HOTROW_RETURN_IF_ERROR(pass_on(split));
+                                 }
+                                 return true;
+                               })
+                               .status());
+    for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+      HOTROW_RETURN_IF_ERROR(pass_on(split));
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
     HOTROW_RETURN_IF_ERROR(CheckStart(schema_, epoch, first_sample, /*size=*/-1));
@@ -264,23 +303,46 @@ int64_t BlocksBuilder::bytes() const {
   return full_bytes_ + (blocks_->empty() ? 0 : blocks_->back()->bytes());
 }
 
-absl::StatusOr<bool> SampleFiles::Load(int64_t max_bytes,
-                                       std::array<SampleBlocks, 3>* splits) const {
-  int64_t bytes_before = 0;
+absl::StatusOr<bool> SampleFiles::ReadAll(TakeSamples take) const {
+  SampleBlock block(schema().num_dense, static_cast<int32_t>(schema().features.size()),
+                    static_cast<int32_t>(schema().labels.size()));
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SampleStream> stream,
                             OpenStream(split, StreamUse::kLoading));
-    BlocksBuilder builder(schema(), &(*splits)[static_cast<size_t>(split)]);
     while (true) {
-      SampleBlock* const block = builder.block();
-      const int64_t before = block->size();
-      HOTROW_RETURN_IF_ERROR(stream->Read(std::min(kReadSamples, kBlockSamples - before), block));
-      if (bytes_before + builder.bytes() > max_bytes) return false;
-      if (block->size() == before) break;
+      block.Clear();
+      HOTROW_RETURN_IF_ERROR(stream->Read(kReadSamples, &block));
+      if (block.size() == 0) break;
+      HOTROW_ASSIGN_OR_RETURN(const bool more, take(split, block, 0, block.size()));
+      if (!more) return false;
     }
-    bytes_before += builder.bytes();
   }
   return true;
+}
+
+absl::StatusOr<bool> SampleFiles::Load(int64_t max_bytes,
+                                       std::array<SampleBlocks, 3>* splits) const {
+  BlocksBuilder builders[] = {
+      {schema(), &(*splits)[0]}, {schema(), &(*splits)[1]}, {schema(), &(*splits)[2]}};
+  const auto fits = [&] {
+    return builders[0].bytes() + builders[1].bytes() + builders[2].bytes() <= max_bytes;
+  };
+  int64_t unchecked = 0;
+  HOTROW_ASSIGN_OR_RETURN(
+      const bool all, ReadAll([&](Split split, const SampleBlock& samples, int64_t begin,
+                                  int64_t end) -> absl::StatusOr<bool> {
+        unchecked += end - begin;
+        while (begin < end) {
+          SampleBlock* const block = builders[static_cast<size_t>(split)].block();
+          const int64_t most = std::min(end - begin, kBlockSamples - block->size());
+          block->Append(samples, begin, begin + most);
+          begin += most;
+        }
+        if (unchecked < kCheckSamples) return true;
+        unchecked = 0;
+        return fits();
+      }));
+  return all && fits();
 }
 
 absl::Status FileSourceOptions::Validate() const {

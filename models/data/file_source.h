@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
@@ -56,8 +57,14 @@ class SampleFiles {
   virtual const Vocabulary* vocabulary() const { return nullptr; }
   // DataSource::table_schema.
   virtual const TableSchema* table_schema() const { return nullptr; }
+  // Calls take with samples [begin, end) of a block until all samples of all splits came, those of
+  // each split in its order; true then, and false where take said that it is enough. Split by
+  // split, unless an implementation can do better.
+  using TakeSamples = absl::FunctionRef<absl::StatusOr<bool>(
+      Split split, const SampleBlock& samples, int64_t begin, int64_t end)>;
+  virtual absl::StatusOr<bool> ReadAll(TakeSamples take) const;
   // Reads all splits into memory; false, with *splits unspecified, where they do not fit in
-  // max_bytes. Reads split by split, unless an implementation can do better.
+  // max_bytes.
   virtual absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const;
 };
 

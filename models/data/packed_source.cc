@@ -533,15 +533,8 @@ absl::Status VerifyPackedData(Env& env, const std::string& dir) {
   HOTROW_ASSIGN_OR_RETURN(const PackedManifest manifest, ReadPackedManifest(env, dir));
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
                           OpenPackedSource(dir, {.in_order = true}, env));
-  CtrBatch batch;
-  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataReader> reader,
-                            data->OpenSplit(split, /*epoch=*/0, /*first_sample=*/0));
-    do {
-      HOTROW_RETURN_IF_ERROR(reader->Next(manifest.block_samples, &batch));
-    } while (batch.batch_size > 0);
-  }
-  return absl::OkStatus();
+  return data->ReadAll(manifest.block_samples,
+                       [](Split, const CtrBatch&) { return absl::OkStatus(); });
 }
 
 }  // namespace hotrow

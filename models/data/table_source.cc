@@ -120,30 +120,21 @@ class TableFiles : public SampleFiles {
   }
 
   // Files that hold all splits are parsed once, not once for each.
-  absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const override {
-    constexpr int64_t kCheckSamples = 1'024;  // samples between two looks at the memory used
-    if (table_.modulo == 0) return SampleFiles::Load(max_bytes, splits);
-    BlocksBuilder builders[] = {
-        {schema_, &(*splits)[0]}, {schema_, &(*splits)[1]}, {schema_, &(*splits)[2]}};
-    const auto fits = [&] {
-      return builders[0].bytes() + builders[1].bytes() + builders[2].bytes() <= max_bytes;
-    };
+  absl::StatusOr<bool> ReadAll(TakeSamples take) const override {
+    if (table_.modulo == 0) return SampleFiles::ReadAll(take);
     const auto feed =
         NewSampleFeed(&table_, table_.files[0], OpenTextFrom(env_), vocabulary(), threads_.opening);
     int64_t index = 0;
     while (true) {
       HOTROW_ASSIGN_OR_RETURN(const ParsedSamples* const parsed, feed->Next());
-      if (parsed == nullptr) return fits();
+      if (parsed == nullptr) return true;
       const SampleBlock& samples = parsed->samples;
       for (int64_t at = 0, run = 0; at < samples.size(); at += run, index += run) {
-        if (index % kCheckSamples == 0 && !fits()) return false;
         const Split split = SplitOf(table_, index);
-        SampleBlock* const block = builders[static_cast<size_t>(split)].block();
-        const int64_t most = std::min({samples.size() - at, kBlockSamples - block->size(),
-                                       kCheckSamples - index % kCheckSamples});
         run = 1;
-        while (run < most && SplitOf(table_, index + run) == split) ++run;
-        block->Append(samples, at, at + run);
+        while (run < samples.size() - at && SplitOf(table_, index + run) == split) ++run;
+        HOTROW_ASSIGN_OR_RETURN(const bool more, take(split, samples, at, at + run));
+        if (!more) return false;
       }
     }
   }

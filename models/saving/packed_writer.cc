@@ -1,6 +1,7 @@
 #include "models/saving/packed_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <span>
 #include <utility>
@@ -18,6 +19,8 @@
 namespace hotrow {
 namespace {
 
+constexpr Split kSplits[] = {Split::kTrain, Split::kValid, Split::kTest};
+
 class PackWriter {
  public:
   PackWriter(DataSource& data, const PackOptions& options, std::string dir)
@@ -33,9 +36,11 @@ class PackWriter {
     if (const TableSchema* const schema = data_.table_schema(); schema != nullptr) {
       manifest_.table_schema = TableSchemaText(*schema);
     }
-    for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-      HOTROW_RETURN_IF_ERROR(WriteSplit(split));
-    }
+    for (const Split split : kSplits) HOTROW_RETURN_IF_ERROR(Begin(split));
+    HOTROW_RETURN_IF_ERROR(
+        data_.ReadAll(options_.block_samples,
+                      [&](Split split, const CtrBatch& batch) { return Append(split, batch); }));
+    for (const Split split : kSplits) HOTROW_RETURN_IF_ERROR(End(split));
     HOTROW_RETURN_IF_ERROR(WriteVocabulary());
     HOTROW_ASSIGN_OR_RETURN(const auto identity_now, data_.Identity());
     if (identity_now != identity) {
@@ -47,6 +52,14 @@ class PackWriter {
   const PackedManifest& manifest() const { return manifest_; }
 
  private:
+  // What is written of a split.
+  struct Part {
+    std::unique_ptr<File> file;
+    std::unique_ptr<PackedBlockBuilder> builder;
+    int64_t offset = 0;  // of the next block
+    std::vector<PackedBlockPlace> places;
+  };
+
   absl::Status WriteText(const char* name, const std::string& text) {
     return WriteFileAtomically(env_, absl::StrCat(dir_, "/", name), text);
   }
@@ -60,78 +73,79 @@ class PackWriter {
     return WriteText(kPackedVocabularyName, bytes);
   }
 
-  absl::Status WriteSplit(Split split) {
+  absl::Status Begin(Split split) {
+    Part& part = parts_[static_cast<size_t>(split)];
+    manifest_.Samples(split) = 0;
     PackedManifest::SplitFile& out = manifest_.splits[static_cast<size_t>(split)];
     out.file = absl::StrCat(NameOfSplit(split), ".pack");
-    HOTROW_ASSIGN_OR_RETURN(file_,
+    HOTROW_ASSIGN_OR_RETURN(part.file,
                             env_.Open(absl::StrCat(dir_, "/", out.file), OpenMode::kTruncate));
-    offset_ = 0;
-    places_.clear();
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataReader> reader,
-                            data_.OpenSplit(split, /*epoch=*/0, /*first_sample=*/0));
-    int64_t& samples = manifest_.Samples(split);
-    samples = 0;
-    while (true) {
-      HOTROW_RETURN_IF_ERROR(reader->Next(options_.block_samples, &batch_));
-      if (batch_.batch_size == 0) break;
-      HOTROW_RETURN_IF_ERROR(Append(split, samples));
-      samples += batch_.batch_size;
-      done_ += batch_.batch_size;
-      if (options_.on_progress) options_.on_progress(done_);
-    }
-    if (builder_ != nullptr && builder_->size() > 0) HOTROW_RETURN_IF_ERROR(FinishBlock());
-    out.blocks = static_cast<int64_t>(places_.size());
-    out.index_offset = offset_;
-    const std::span<const std::byte> index = std::as_bytes(std::span(places_));
-    out.index_crc = Crc32c(index);
-    HOTROW_RETURN_IF_ERROR(WriteFull(*file_, offset_, index));
-    HOTROW_RETURN_IF_ERROR(file_->Sync());
-    return file_->Close();
+    return absl::OkStatus();
   }
 
-  // `before`: samples of the split that came before.
-  absl::Status Append(Split split, int64_t before) {
-    const bool has_weights = !batch_.weights.empty();
-    const bool has_probability = !batch_.true_probability.empty();
-    if (builder_ == nullptr) {
+  absl::Status Append(Split split, const CtrBatch& batch) {
+    const bool has_weights = !batch.weights.empty();
+    const bool has_probability = !batch.true_probability.empty();
+    if (done_ == 0) {
       manifest_.has_weights = has_weights;
       manifest_.has_probability = has_probability;
-      builder_ = std::make_unique<PackedBlockBuilder>(manifest_);
+      for (Part& part : parts_) part.builder = std::make_unique<PackedBlockBuilder>(manifest_);
     }
     if (manifest_.has_weights != has_weights || manifest_.has_probability != has_probability) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.source,
-                       ": only some samples have weights, or probabilities; expected all or "
-                       "none"));
+                       ": only some samples have weights, or probabilities; expected all or none"));
     }
-    for (int64_t begin = 0; begin < batch_.batch_size;) {
+    Part& part = parts_[static_cast<size_t>(split)];
+    int64_t& samples = manifest_.Samples(split);
+    for (int64_t begin = 0; begin < batch.batch_size;) {
       const int64_t count =
-          std::min(batch_.batch_size - begin, options_.block_samples - builder_->size());
-      if (const absl::Status status = builder_->Append(batch_, begin, begin + count);
+          std::min(batch.batch_size - begin, options_.block_samples - part.builder->size());
+      if (const absl::Status status = part.builder->Append(batch, begin, begin + count);
           !status.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(options_.source, ", split ",
-                                                       NameOfSplit(split), ", from sample ", before,
-                                                       " on: ", std::string(status.message())));
+        return absl::InvalidArgumentError(
+            absl::StrCat(options_.source, ", split ", NameOfSplit(split), ", from sample ", samples,
+                         " on: ", std::string(status.message())));
       }
       begin += count;
-      if (builder_->size() == options_.block_samples) HOTROW_RETURN_IF_ERROR(FinishBlock());
+      if (part.builder->size() == options_.block_samples) {
+        HOTROW_RETURN_IF_ERROR(FinishBlock(&part));
+      }
     }
+    samples += batch.batch_size;
+    done_ += batch.batch_size;
+    if (options_.on_progress) options_.on_progress(done_);
     return absl::OkStatus();
   }
 
-  absl::Status FinishBlock() {
-    manifest_.one_each = manifest_.one_each && builder_->one_each();
-    const std::span<const std::byte> block = builder_->Finish();
+  absl::Status End(Split split) {
+    Part& part = parts_[static_cast<size_t>(split)];
+    if (part.builder != nullptr && part.builder->size() > 0) {
+      HOTROW_RETURN_IF_ERROR(FinishBlock(&part));
+    }
+    PackedManifest::SplitFile& out = manifest_.splits[static_cast<size_t>(split)];
+    out.blocks = static_cast<int64_t>(part.places.size());
+    out.index_offset = part.offset;
+    const std::span<const std::byte> index = std::as_bytes(std::span(part.places));
+    out.index_crc = Crc32c(index);
+    HOTROW_RETURN_IF_ERROR(WriteFull(*part.file, part.offset, index));
+    HOTROW_RETURN_IF_ERROR(part.file->Sync());
+    return part.file->Close();
+  }
+
+  absl::Status FinishBlock(Part* part) {
+    manifest_.one_each = manifest_.one_each && part->builder->one_each();
+    const std::span<const std::byte> block = part->builder->Finish();
     if (block.size() > UINT32_MAX) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.source, ": a block of ", options_.block_samples, " samples takes ",
                        block.size(), " bytes, at most 2^32 - 1; give fewer --block_samples"));
     }
-    places_.push_back({.offset = static_cast<uint64_t>(offset_),
-                       .bytes = static_cast<uint32_t>(block.size()),
-                       .crc = Crc32c(block)});
-    HOTROW_RETURN_IF_ERROR(WriteFull(*file_, offset_, block));
-    offset_ = RoundUp(offset_ + static_cast<int64_t>(block.size()), kPackedAlignment);
+    part->places.push_back({.offset = static_cast<uint64_t>(part->offset),
+                            .bytes = static_cast<uint32_t>(block.size()),
+                            .crc = Crc32c(block)});
+    HOTROW_RETURN_IF_ERROR(WriteFull(*part->file, part->offset, block));
+    part->offset = RoundUp(part->offset + static_cast<int64_t>(block.size()), kPackedAlignment);
     return absl::OkStatus();
   }
 
@@ -140,12 +154,8 @@ class PackWriter {
   Env& env_;
   const std::string dir_;
   PackedManifest manifest_;
-  std::unique_ptr<PackedBlockBuilder> builder_;
-  std::unique_ptr<File> file_;
-  int64_t offset_ = 0;  // of the next block
-  std::vector<PackedBlockPlace> places_;
-  CtrBatch batch_;
-  int64_t done_ = 0;  // samples of all splits
+  std::array<Part, 3> parts_;  // by Split
+  int64_t done_ = 0;           // samples of all splits
 };
 
 }  // namespace
