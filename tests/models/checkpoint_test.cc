@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "base/out_of_room.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/saving/checkpoint_check.h"
@@ -1135,7 +1136,7 @@ TEST(CheckpointFaultTest, AFullDiskLeavesTheNewestCheckpoint) {
     FaultyEnv env;
     HOTROW_ASSERT_OK(CreateDirsDurably(env, "/run"));
     const int64_t call = env.calls() + k;
-    env.FailCall(call, absl::ResourceExhaustedError("full"));
+    env.FailCall(call, OutOfRoomError("full"));
     TrainerOptions options = FaultRun(Tiers()[0], &env);
     options.checkpoint_every = 1;
     test::Output out;
