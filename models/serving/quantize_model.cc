@@ -116,7 +116,7 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
   if (options.max_auc_loss.has_value() && std::isnan(report->before->auc)) {
     return absl::InvalidArgumentError(
         "QuantizeOptions.max_auc_loss cannot be measured: all labels of the data are of one class, "
-        "and AUC needs both");
+        "and AUC needs both; choose another split or other data");
   }
   HOTROW_ASSIGN_OR_RETURN(report->after, evaluation.Evaluate(narrow));
   const auto keeps_bound = [&](const CtrMetrics& metrics) {
