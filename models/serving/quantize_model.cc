@@ -26,9 +26,9 @@ Forms FormsOf(ServingRows narrowest, const RowLayout& layout) {
   if (narrowest == ServingRows::kInt4) widening.push_back(ServingRows::kInt8);
   if (widening.back() == ServingRows::kInt8) widening.push_back(ServingRows::kFp16);
   Forms out = {ServingRows::kAsTrained};
-  for (const ServingRows form : widening | std::views::reverse) {
-    if (ServingRowBytes(form, layout) < ServingRowBytes(out.front(), layout)) {
-      out.insert(out.begin(), form);
+  for (auto form = widening.rbegin(); form != widening.rend(); ++form) {
+    if (ServingRowBytes(*form, layout) < ServingRowBytes(out.front(), layout)) {
+      out.insert(out.begin(), *form);
     }
   }
   return out;
