@@ -262,7 +262,8 @@ absl::Status Run(const Flags& flags) {
       median(of_memory, qps), median(of_memory, tp50), median(of_memory, tp99),
       median(of_disk, qps), median(of_disk, tp50), median(of_disk, tp99), median(of_disk, reads),
       median(of_disk, hit_rate), median(of_saving, qps), median(of_saving, tp50),
-      median(of_saving, tp99), std::ssize(save_ms), At(&save_ms, 0.5), device_reads, median(of_disk, reads) / device_reads);
+      median(of_saving, tp99), std::ssize(save_ms), At(&save_ms, 0.5), device_reads,
+      median(of_disk, reads) / device_reads);
   return absl::OkStatus();
 }
 

@@ -178,8 +178,8 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   const absl::StatusOr<QuantizeReport> report = QuantizeModel(options);
   if (!report.ok()) {
     // The fields are flags here.
-    const std::string text = absl::StrReplaceAll(report.status().message(),
-                                                 {{"QuantizeOptions.", "--"}});
+    const std::string text =
+        absl::StrReplaceAll(report.status().message(), {{"QuantizeOptions.", "--"}});
     return WithText(report.status(), text);
   }
   std::fputs((json ? JsonText(*report) : Text(*report)).c_str(), stdout);

@@ -379,7 +379,8 @@ TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
               HasSubstr("rows"));
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/log.csv",
                                        absl::StrReplaceAll(log, {{"\n1,", "\n0,"}})));
-  ExpectFails(2, {"quantize", dir + "/model", dir + "/coded2", "--data=table:" + dir + "/schema.json"},
+  ExpectFails(2,
+              {"quantize", dir + "/model", dir + "/coded2", "--data=table:" + dir + "/schema.json"},
               AllOf(HasSubstr(": --max_auc_loss cannot"), HasSubstr("choose another split")));
   ExpectFails(2, {"score", dir + "/model", dir + "/none.csv"}, HasSubstr("none.csv"));
   ExpectFails(2, {"score", dir, dir + "/log.csv"}, HasSubstr("there is no"));
