@@ -593,6 +593,9 @@ TEST(DlrmCliTest, DataThatAreNoFileAreRefused) {
       EXPECT_EQ(result.out, "");  // before training
     }
   }
+  const ProgramResult unread = Dlrm(Small({"--report=" + fifo}));
+  EXPECT_EQ(unread.exit_code, 1);
+  EXPECT_THAT(unread.err, AllOf(HasSubstr("--report=" + fifo), HasSubstr("nobody reads")));
 }
 
 TEST(DlrmCliTest, SchemasThatAreTooDeepOrTooLargeAreRefused) {
