@@ -9,6 +9,7 @@
 #include "base/errno_status.h"
 #include "base/io_queue_impl.h"
 #include "base/math.h"
+#include "base/out_of_room.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 
@@ -56,8 +57,8 @@ absl::Status File::Allocate(int64_t bytes) {
   absl::Status cut = Truncate(wanted_size);
   if (status.ok()) status = std::move(cut);
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("allocate ", bytes, " bytes of ", path(), ": ",
-                                                  std::string(status.message())));
+  return WithText(status, absl::StrCat("allocate ", bytes, " bytes of ", path(), ": ",
+                                       std::string(status.message())));
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> Env::LockFile(const std::string&, LockMode) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/out_of_room.h"
+
 namespace hotrow {
 namespace {
 
@@ -13,8 +15,6 @@ absl::StatusCode CodeOf(int error_number) {
   switch (error_number) {
     case EIO:
       return absl::StatusCode::kDataLoss;
-    case ENOSPC:
-    case EDQUOT:
     case ENOMEM:
     case EFBIG:
       return absl::StatusCode::kResourceExhausted;
@@ -44,6 +44,7 @@ absl::Status ErrnoToStatus(int error_number, std::string_view what) {
   message += ": ";
   message += ::strerror_r(error_number, text, sizeof(text));  // GNU's form: returns the text
   if (error_number == EFBIG) message += FileSizeRemedy();
+  if (error_number == ENOSPC || error_number == EDQUOT) return OutOfRoomError(message);
   return absl::Status(CodeOf(error_number), message);
 }
 

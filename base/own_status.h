@@ -2,6 +2,7 @@
 #define HOTROW_BASE_OWN_STATUS_H_
 
 #include "absl/status/status.h"
+#include "base/out_of_room.h"
 
 namespace hotrow {
 
@@ -9,7 +10,7 @@ namespace hotrow {
 // reference-counted text. Debian's Abseil is built without ThreadSanitizer, which therefore misses
 // part of the counting and reports the text's release as a race.
 inline absl::Status OwnStatus(const absl::Status& status) {
-  return absl::Status(status.code(), status.message());
+  return WithText(status, {status.message().data(), status.message().size()});
 }
 
 }  // namespace hotrow

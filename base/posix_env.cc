@@ -273,8 +273,9 @@ class PosixEnvironment : public Env {
                              : S_ISBLK(mode)  ? "a block device"
                              : S_ISSOCK(mode) ? "a socket"
                                               : "no file";
-    return absl::FailedPreconditionError(absl::StrCat(
-        "open ", path, ": is ", kind, ", expected a regular file; copy its contents to one first"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("open ", path, ": is ", kind, ", expected a regular file",
+                     is_output ? "" : "; copy its contents to one first"));
   }
 
   static absl::StatusOr<std::unique_ptr<File>> OpenWith(const std::string& path, int flags) {

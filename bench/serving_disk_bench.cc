@@ -4,7 +4,8 @@
 // What bounds it: the dense part, which both have (`memory`), and the reads of rows that the cache
 // does not have. `device` is how many blocks of 4 KiB the disk gives at random places of the same
 // files, with as many threads and queues; `share_of_device` is the scorer's reads beside that. The
-// three take turns; medians of the turns.
+// three take turns; medians of the turns. So does `saving`, which is `disk` while another thread
+// calls SaveHotKeys without a pause.
 //
 //   serving_disk_bench --model=DIR --rows_dir=DIR [--memory_bytes=BYTES] [--threads=2]
 //                      [--candidates=500] [--user_features=13] [--keys=50000] [--zipf=1.05]
@@ -210,12 +211,27 @@ absl::Status Run(const Flags& flags) {
   const double open_seconds = Now() - begin;
   Clients clients(flags, *memory);
   HOTROW_RETURN_IF_ERROR(clients.Run(*disk, 0).status());  // fills the cache
-  std::vector<Turn> of_memory, of_disk;
+  std::vector<Turn> of_memory, of_disk, of_saving;
+  std::vector<double> save_ms;
   std::vector<double> device;
   for (int64_t turn = 0; turn < flags.turns; ++turn) {
     const auto seed = static_cast<uint64_t>(turn) + 1;
     HOTROW_ASSIGN_OR_RETURN(of_memory.emplace_back(), clients.Run(*memory, seed));
     HOTROW_ASSIGN_OR_RETURN(of_disk.emplace_back(), clients.Run(*disk, seed));
+    std::atomic<bool> stop = false;
+    absl::Status saved;
+    std::thread saver([&] {
+      while (!stop && saved.ok()) {
+        const double start = Now();
+        saved = disk->SaveHotKeys();
+        save_ms.push_back(1000 * (Now() - start));
+      }
+    });
+    absl::StatusOr<Turn> saving = clients.Run(*disk, seed);
+    stop = true;
+    saver.join();
+    HOTROW_RETURN_IF_ERROR(saved);
+    HOTROW_ASSIGN_OR_RETURN(of_saving.emplace_back(), std::move(saving));
     HOTROW_ASSIGN_OR_RETURN(device.emplace_back(), MeasureDevice(flags));
   }
   const auto median = [](const std::vector<Turn>& turns, const auto& of) {
@@ -239,11 +255,15 @@ absl::Status Run(const Flags& flags) {
       " \"memory\": {\"qps\": %.1f, \"tp50_ms\": %.2f, \"tp99_ms\": %.2f},\n"
       " \"disk\": {\"qps\": %.1f, \"tp50_ms\": %.2f, \"tp99_ms\": %.2f, \"reads_per_s\": %.0f, "
       "\"hit_rate\": %.4f},\n"
+      " \"saving\": {\"qps\": %.1f, \"tp50_ms\": %.2f, \"tp99_ms\": %.2f, \"saves\": %d, "
+      "\"save_tp50_ms\": %.1f},\n"
       " \"device_reads_per_s\": %.0f, \"share_of_device\": %.3f}\n",
       disk->rows(), disk->table_bytes(), disk->read_stats().cache_rows, open_seconds,
       median(of_memory, qps), median(of_memory, tp50), median(of_memory, tp99),
       median(of_disk, qps), median(of_disk, tp50), median(of_disk, tp99), median(of_disk, reads),
-      median(of_disk, hit_rate), device_reads, median(of_disk, reads) / device_reads);
+      median(of_disk, hit_rate), median(of_saving, qps), median(of_saving, tp50),
+      median(of_saving, tp99), std::ssize(save_ms), At(&save_ms, 0.5), device_reads,
+      median(of_disk, reads) / device_reads);
   return absl::OkStatus();
 }
 

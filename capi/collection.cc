@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
 #include "capi/handles_impl.h"
@@ -50,9 +50,7 @@ absl::Status Turn::status() const {
 }
 
 bool MadeRoom(Tables& tables, const absl::Status& wanted) {
-  if (!absl::IsResourceExhausted(wanted) || !absl::StrContains(wanted.message(), "disk budget")) {
-    return false;
-  }
+  if (!IsOutOfRoom(wanted)) return false;
   const bool alone = tables.communicator == nullptr || tables.communicator->world_size() == 1;
   if (!alone || tables.writer == nullptr || !tables.writer->Wait().ok()) return false;
   const absl::StatusOr<bool> removed = tables.writer->KeepNewestOnly();

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 
@@ -22,6 +23,8 @@ namespace {
 
 // What a rank says while it works; a finished rank says its status code, which is never negative.
 constexpr int64_t kWorking = -1;
+// ResourceExhausted, with the mark; larger than any code.
+constexpr int64_t kOutOfRoom = 1000;
 // Longer than any path, and than a message that somebody wants to read.
 constexpr size_t kTextBytesMax = 4096;
 constexpr auto kFirstPause = std::chrono::milliseconds(1);
@@ -58,12 +61,15 @@ absl::Status AnswerUntilAllAreDone(Communicator& channel, Progress& progress) {
 
 absl::StatusOr<RankVerdict> AskRanks(Communicator& channel, bool done, const absl::Status& mine) {
   if (channel.world_size() == 1) return RankVerdict{done, done ? mine : absl::OkStatus()};
-  HOTROW_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> codes,
-      channel.AllGatherSizes(done ? static_cast<int64_t>(mine.code()) : kWorking));
+  const int64_t code = IsOutOfRoom(mine) ? kOutOfRoom : static_cast<int64_t>(mine.code());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> codes,
+                          channel.AllGatherSizes(done ? code : kWorking));
   if (std::find(codes.begin(), codes.end(), kWorking) != codes.end()) return RankVerdict{};
-  auto failed = std::find(codes.begin(), codes.end(),
-                          static_cast<int64_t>(absl::StatusCode::kResourceExhausted));
+  auto failed = std::find(codes.begin(), codes.end(), kOutOfRoom);
+  if (failed == codes.end()) {
+    failed = std::find(codes.begin(), codes.end(),
+                       static_cast<int64_t>(absl::StatusCode::kResourceExhausted));
+  }
   if (failed == codes.end()) {
     failed = std::find_if(codes.begin(), codes.end(), [](int64_t code) { return code != 0; });
   }
@@ -72,9 +78,10 @@ absl::StatusOr<RankVerdict> AskRanks(Communicator& channel, bool done, const abs
   const auto who = static_cast<int>(failed - codes.begin());
   const std::string text(who == channel.rank() ? mine.message() : absl::string_view());
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> texts, AllGatherTexts(channel, text));
-  return RankVerdict{
-      true, absl::Status(static_cast<absl::StatusCode>(*failed),
-                         absl::StrCat("rank ", who, ": ", texts[static_cast<size_t>(who)]))};
+  const std::string said = absl::StrCat("rank ", who, ": ", texts[static_cast<size_t>(who)]);
+  return RankVerdict{true, *failed == kOutOfRoom
+                               ? OutOfRoomError(said)
+                               : absl::Status(static_cast<absl::StatusCode>(*failed), said)};
 }
 
 absl::Status AgreeOn(Communicator& channel, const absl::Status& mine) {

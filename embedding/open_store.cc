@@ -81,6 +81,7 @@ absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options, cons
   HOTROW_ASSIGN_OR_RETURN(opened.store, OpenStore(store));
   opened.host = dynamic_cast<HostStore*>(opened.store.get());
   opened.ssd = dynamic_cast<SsdStore*>(opened.store.get());
+  opened.room = dynamic_cast<DiskRoom*>(opened.store.get());
   return opened;
 }
 

@@ -9,6 +9,7 @@
 #include "base/device.h"
 #include "base/thread_pool.h"
 #include "embedding/options.h"
+#include "store/disk_room.h"
 #include "store/open.h"
 
 namespace hotrow::internal {
@@ -18,6 +19,7 @@ struct OpenedStore {
   std::unique_ptr<RowStore> store;
   HostStore* host = nullptr;
   SsdStore* ssd = nullptr;
+  DiskRoom* room = nullptr;  // of a store on a disk
 };
 
 // The tables of a collection, as its store sees them, and who reads the rows of a memory store

@@ -95,5 +95,11 @@ if grep -nE '(resize|Reserve)\(.* \* ' models/serving/score_session.cc embedding
   echo "the lines above take memory by a product; check it first, and name the bound behind: // <= RowsMax"
   bad=$((bad + 1))
 fi
+# Want of room on a disk has a mark, which callers go by: base/out_of_room.h.
+if grep -rnE 'ResourceExhausted[^;]*\<(disk|space)\>|(StrContains|StartsWith)\(.*message\(\).*\<(disk|room|space)\>' --include='*.cc' base store comm embedding models tools capi ||
+  grep -nE 'ResourceExhaustedError\(' store/ssd/ssd_room.cc store/rocks/rocks_disk.cc; then
+  echo "the lines above make or know a full disk by its text; use OutOfRoomError and IsOutOfRoom"
+  bad=$((bad + 1))
+fi
 echo "$checked includes checked, $bad bad"
 [[ $bad -eq 0 ]]

@@ -162,7 +162,7 @@ const Command kExportCommand = {
     .summary = "converts a checkpoint to .npy arrays for numpy, with a manifest in JSON",
     .details =
         "CHECKPOINT is a directory of checkpoints (the newest is exported), one of them, or a\n"
-        "model of --save_dir. A store on a disk must be closed. DIR is created; if it exists, it\n"
+        "model of --save_dir. A run may go on meanwhile. DIR is created; if it exists, it\n"
         "must be empty. Every row is checked against its checksum. Rows stream through buffers,\n"
         "so tables may be larger than memory. A kill leaves no DIR or a whole one.\n"
         "docs/formats/portable.md describes the files. `hotrow import` reverses it.\n"

@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/enum_words.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "models/data/open_data_source.h"
 #include "models/data/sample_feed.h"
@@ -173,8 +175,14 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
                         .threads = {.opening = reader_threads, .reading = reader_threads}}));
     options.data = source.get();
   }
-  HOTROW_ASSIGN_OR_RETURN(const QuantizeReport report, QuantizeModel(options));
-  std::fputs((json ? JsonText(report) : Text(report)).c_str(), stdout);
+  const absl::StatusOr<QuantizeReport> report = QuantizeModel(options);
+  if (!report.ok()) {
+    // The fields are flags here.
+    const std::string text =
+        absl::StrReplaceAll(report.status().message(), {{"QuantizeOptions.", "--"}});
+    return WithText(report.status(), text);
+  }
+  std::fputs((json ? JsonText(*report) : Text(*report)).c_str(), stdout);
   return kExitGood;
 }
 

@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "base/entropy.h"
 #include "base/math.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "embedding/serving/disk_rows_impl.h"
 
@@ -76,7 +77,7 @@ std::string_view IdOf(std::string_view name) {
 }
 
 absl::Status With(const absl::Status& status, const std::string& remedy) {
-  return {status.code(), absl::StrCat(std::string(status.message()), "; ", remedy)};
+  return WithText(status, absl::StrCat(std::string(status.message()), "; ", remedy));
 }
 
 }  // namespace
@@ -202,9 +203,7 @@ absl::Status DiskRows::StartWriting() {
 
 // An error of writing, with its remedy where the disk is full.
 absl::Status DiskRows::WithRoomNeeded(const absl::Status& status) const {
-  if (!absl::IsResourceExhausted(status) || absl::StartsWith(status.message(), "memory_bytes")) {
-    return status;
-  }
+  if (!IsOutOfRoom(status)) return status;
   return With(status, absl::StrCat("rows_dir ", options_.dir,
                                    " needs room for all rows, twice while they are sorted"));
 }

@@ -120,7 +120,7 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
       HOTROW_RETURN_IF_ERROR(
           FindInStore(ctx, below_, store_.host != nullptr, fetch_keys_, fetch_rows_, fetch_found_));
     }
-    if (store_.ssd != nullptr) HOTROW_RETURN_IF_ERROR(CheckRoomForNew());
+    if (store_.room != nullptr) HOTROW_RETURN_IF_ERROR(CheckRoom());
     size_t first = 0;
     for (size_t w = 0; w < widths_.size(); ++w) {
       const auto n = static_cast<size_t>(fetch_sizes_[w]);
@@ -131,9 +131,9 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
   }
 }
 
-absl::Status Tiers::CheckRoomForNew() {
+absl::Status Tiers::CheckRoom() {
   const std::lock_guard lock(room_mutex_);
-  std::vector<SsdStore::RowsToCome> to_come;
+  std::vector<RowsToCome> to_come;
   std::vector<int64_t> made;
   size_t at = 0;
   for (size_t w = 0; w < widths_.size(); ++w) {
@@ -141,14 +141,15 @@ absl::Status Tiers::CheckRoomForNew() {
     for (const size_t end = at + static_cast<size_t>(fetch_sizes_[w]); at < end; ++at) {
       made.back() += fetch_found_[at] == 0 && !frozen_[fetch_keys_[at].table];
     }
+  }
+  const bool any = std::any_of(made.begin(), made.end(), [](int64_t n) { return n > 0; });
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    const Width& width = widths_[w];
     // Of those made before, the cache has no more than it has room for.
-    to_come.push_back({widths_[w].table->row_bytes(),
-                       made.back() + std::min(widths_[w].new_rows, widths_[w].cache_rows)});
+    const int64_t unwritten = made[w] + std::min(width.new_rows, width.cache_rows);
+    to_come.push_back({.row_bytes = width.table->row_bytes(), .rows = any ? unwritten : 0});
   }
-  if (std::all_of(made.begin(), made.end(), [](int64_t n) { return n == 0; })) {
-    return absl::OkStatus();
-  }
-  HOTROW_RETURN_IF_ERROR(store_.ssd->CheckRoom(to_come));
+  HOTROW_RETURN_IF_ERROR(store_.room->CheckRoom(to_come));
   for (size_t w = 0; w < widths_.size(); ++w) widths_[w].new_rows += made[w];
   return absl::OkStatus();
 }
@@ -246,7 +247,7 @@ absl::Status Tiers::Erase(const ExecContext& ctx, int32_t table, std::span<const
 absl::Status Tiers::Write(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys,
                           std::span<const std::byte* const> rows) {
   // These go past the cache. What it has yet to write comes first, so that it still finds room.
-  if (store_.ssd != nullptr) HOTROW_RETURN_IF_ERROR(FlushCaches());
+  if (store_.room != nullptr) HOTROW_RETURN_IF_ERROR(FlushCaches());
   for (const Width& width : widths_) {
     if (table < width.last_table) return width.table->Write(ctx, keys, rows);
   }

@@ -128,14 +128,14 @@ class Tiers final : public SnapshotRows {
     int32_t last_table = 0;   // one past
     std::unique_ptr<TieredTable> table;
     int64_t cache_rows = 0;  // at most
-    int64_t new_rows = 0;    // over an ssd store: made since the last Flush, written or not
+    int64_t new_rows = 0;    // over a store on a disk: made since the last Flush, written or not
   };
 
   Tiers() = default;
 
-  // Refuses new rows that the store would have no room for, before the cache has them: it could
-  // never write them, and with them neither checkpoint nor erase. Of Fetch.
-  absl::Status CheckRoomForNew();
+  // Refuses rows that the store would have no room for, before the cache has them: it could never
+  // write them, and with them neither checkpoint nor erase. Of Fetch.
+  absl::Status CheckRoom();
   // Writes what the caches have, beside the pipeline's Fetch.
   absl::Status FlushCaches();
 

@@ -15,6 +15,7 @@
 #include "base/device_stream.h"
 #include "base/env.h"
 #include "base/exec_context.h"
+#include "base/out_of_room.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
@@ -248,7 +249,10 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
     std::printf("\n  trace written to %s\n", flags.trace.c_str());
   }
   if (!flags.report.empty()) {
-    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env, flags.report, ReportToJson(report)));
+    const absl::Status written = WriteFileAtomically(env, flags.report, ReportToJson(report));
+    if (!written.ok()) {
+      return WithText(written, absl::StrCat("--report=", flags.report, ": ", written.message()));
+    }
     std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
                 flags.report.c_str());
   }

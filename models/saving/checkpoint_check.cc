@@ -321,7 +321,14 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes) {
   StoreVerdicts verdicts;
-  return Verify(env, path, store_bytes, &verdicts);
+  const std::string manifest = ManifestPath(WithoutEndingSlashes(path));
+  HOTROW_ASSIGN_OR_RETURN(const bool was_there, env.Exists(manifest));
+  absl::StatusOr<CheckpointReport> report = Verify(env, path, store_bytes, &verdicts);
+  if (!was_there || (report.ok() && report->damage.empty())) return report;
+  HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(manifest));
+  if (is_there) return report;
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": was removed while it was verified; verify a newer one"));
 }
 
 namespace {

@@ -50,7 +50,8 @@ absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& 
 // For an ssd store it checks what VerifySsdStore does, present state and other snapshots included;
 // for a rocksdb store, what VerifyRocksSnapshot does. Compares rows and hashes with the manifest
 // where it has them, and the part of each row with the rank that owns the row. Errors: those above,
-// FailedPrecondition (another process has the store open), and errors that end the reading.
+// FailedPrecondition (another process has the store open, or a checkpoint `path` was removed
+// meanwhile), and errors that end the reading.
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes);
 

@@ -99,7 +99,7 @@ class JsonReader {
   void OptionalGroup(const char* name, std::optional<T>& value, Visit visit) {
     if (!members_.Has(name)) return;
     JsonReader inner(members_.Object(name), members_.PathOf(name), wrong_);
-    visit(value.emplace(), inner);
+    visit(value.emplace(T{}), inner);  // clang 14 takes no emplace() of a nested struct
   }
   template <typename T, typename Visit>
   void List(const char* name, std::vector<T>& items, Visit visit) {

@@ -26,9 +26,9 @@ Forms FormsOf(ServingRows narrowest, const RowLayout& layout) {
   if (narrowest == ServingRows::kInt4) widening.push_back(ServingRows::kInt8);
   if (widening.back() == ServingRows::kInt8) widening.push_back(ServingRows::kFp16);
   Forms out = {ServingRows::kAsTrained};
-  for (const ServingRows form : widening | std::views::reverse) {
-    if (ServingRowBytes(form, layout) < ServingRowBytes(out.front(), layout)) {
-      out.insert(out.begin(), form);
+  for (auto form = widening.rbegin(); form != widening.rend(); ++form) {
+    if (ServingRowBytes(*form, layout) < ServingRowBytes(out.front(), layout)) {
+      out.insert(out.begin(), *form);
     }
   }
   return out;
@@ -116,7 +116,7 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
   if (options.max_auc_loss.has_value() && std::isnan(report->before->auc)) {
     return absl::InvalidArgumentError(
         "QuantizeOptions.max_auc_loss cannot be measured: all labels of the data are of one class, "
-        "and AUC needs both");
+        "and AUC needs both; choose another split or other data");
   }
   HOTROW_ASSIGN_OR_RETURN(report->after, evaluation.Evaluate(narrow));
   const auto keeps_bound = [&](const CtrMetrics& metrics) {

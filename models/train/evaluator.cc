@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
@@ -19,7 +20,7 @@ absl::Status Evaluator::EvaluateTables(const CtrBatch& batch) {
   absl::Status status;
   while (true) {
     status = parts_.tables.Evaluate(batch.sparse(), parts_.buffers.output());
-    if (!absl::IsResourceExhausted(status)) break;
+    if (!IsOutOfRoom(status)) break;
     HOTROW_RETURN_IF_ERROR(checkpoints_.MakeRoom(status));
     made_room = true;
   }

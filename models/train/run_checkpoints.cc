@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
 
@@ -83,7 +84,7 @@ absl::StatusOr<bool> RunCheckpoints::DropOld() {
 // Where there was no room for a checkpoint there may be once older ones are gone: then it is due
 // again.
 absl::Status RunCheckpoints::Failed(const absl::Status& status) {
-  if (!absl::IsResourceExhausted(status)) return status;
+  if (!IsOutOfRoom(status)) return status;
   HOTROW_ASSIGN_OR_RETURN(const bool removed, DropOld());
   if (!removed) return status;
   print_(absl::StrFormat("step %s: no room for a checkpoint: removed all but %s (%s)",

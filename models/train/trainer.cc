@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
@@ -353,7 +354,7 @@ absl::Status Trainer::Save() {
   for (;;) {
     const absl::Status settled = run_.tables().Settle();
     if (settled.ok()) break;
-    if (!absl::IsResourceExhausted(settled)) return settled;
+    if (!IsOutOfRoom(settled)) return settled;
     HOTROW_RETURN_IF_ERROR(run_.checkpoints().MakeRoom(settled));
   }
   HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, run_.dense().OnHost());
@@ -445,7 +446,7 @@ absl::Status Trainer::Train() {
       run_.checkpoints().StepMade();
       continue;
     }
-    if (!absl::IsResourceExhausted(status)) return status;
+    if (!IsOutOfRoom(status)) return status;
     HOTROW_RETURN_IF_ERROR(run_.checkpoints().MakeRoom(status));
     HOTROW_RETURN_IF_ERROR(pipeline_->PrefetchAgain());
   }

@@ -34,11 +34,26 @@ class RocksDisk {
   // Of the live database and of snapshots, memtables not included.
   int64_t used_bytes() const;
 
-  // Rows of so many bytes are to be written: waits until there is room for them, for a while, and
-  // compacts where that may help. ResourceExhausted when there is none.
-  absl::Status MakeRoom(RocksEngine& engine, int64_t bytes);
+  // What new rows may use of the budget. The rest is for rows that are there and are written again,
+  // for compactions and for erasing; its last part for what caches have to write when steps have
+  // ended, so that a checkpoint, which lets older ones go, always finds room.
+  int64_t new_rows_limit() const {
+    return options_.disk_budget_bytes - options_.disk_budget_bytes / 4;
+  }
+  int64_t steps_limit() const {
+    return options_.disk_budget_bytes - options_.disk_budget_bytes / 8;
+  }
+  // Whether so many bytes more fit the limit, as far as can be told without waiting.
+  bool HasRoom(const RocksEngine& engine, int64_t bytes, int64_t limit) const;
+  // Rows of so many bytes are to be written: waits until they fit the limit, for a while, and
+  // compacts where that may help. ResourceExhausted when they do not.
+  absl::Status MakeRoom(RocksEngine& engine, int64_t bytes, int64_t limit);
+  // Where the budget is nearly used up: compacts what was erased, so that a snapshot to come does
+  // not hold it.
+  void DropErased(RocksEngine& engine);
   // What makes compacting worth while.
-  void NoteErased(int64_t keys) { erased_since_compaction_ += keys; }
+  void NoteErased(int64_t bytes) { erased_since_compaction_ += bytes; }
+  void NoteWritten(int64_t bytes) { written_since_compaction_ += bytes; }
 
   // Counts what only snapshots hold: after opening, and after a snapshot was made or dropped.
   absl::Status Recount(const RocksEngine& engine);
@@ -52,14 +67,19 @@ class RocksDisk {
   Usage Measure(const RocksEngine& engine) const;
 
  private:
-  absl::Status DiskFull(int64_t used, int64_t more) const;
+  // What it cannot free stays.
+  void CompactAll(RocksEngine& engine);
+  int64_t UsedWithMemtables(const RocksEngine& engine) const;
+  absl::Status DiskFull(int64_t used, int64_t more, int64_t limit) const;
 
   const RocksStoreOptions& options_;
   const std::shared_ptr<rocksdb::SstFileManager> table_files_;
   std::atomic<int64_t> erased_since_compaction_{0};
+  std::atomic<int64_t> written_since_compaction_{0};
   std::mutex mutex_;  // guards files_deleted_seen_ and the counting of snapshot_bytes_
   int64_t files_deleted_seen_ = -1;
   std::atomic<int64_t> snapshot_bytes_{0};
+  std::atomic<bool> has_snapshots_{false};
 };
 
 }  // namespace hotrow::internal

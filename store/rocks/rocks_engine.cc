@@ -25,6 +25,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "store/rocks/rocks_database_impl.h"
@@ -127,11 +128,11 @@ absl::Status RocksEngine::ToStatus(const rocksdb::Status& status, std::string_vi
   const std::string text = absl::StrCat("RocksDB store ", options_.path, ": ", std::string(what),
                                         ": ", status.ToString());
   if (IsOutOfSpace(status)) {
-    return absl::ResourceExhaustedError(options_.disk_budget_bytes == 0
-                                            ? text
-                                            : absl::StrCat(text, "; the disk budget is ",
-                                                           options_.disk_budget_bytes, " bytes, ",
-                                                           disk_.used_bytes(), " are used"));
+    return OutOfRoomError(options_.disk_budget_bytes == 0
+                              ? text
+                              : absl::StrCat(text, "; the disk budget is ",
+                                             options_.disk_budget_bytes, " bytes, ",
+                                             disk_.used_bytes(), " are used"));
   }
   if (status.IsMemoryLimit()) {
     return absl::ResourceExhaustedError(

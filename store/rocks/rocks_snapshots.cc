@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/env.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "store/rocks/rocks_database_impl.h"
 #include "store/rocks/rocks_dir_impl.h"
@@ -147,8 +148,9 @@ absl::Status RocksSnapshots::Prepare(SnapshotId snapshot, int64_t rows_at_open,
     removed.Update(RemoveRocksTree(temporary));
     removed.Update(RemoveRocksTree(temporary + ".tmp"));  // RocksDB's own
     if (removed.ok()) return status;
-    return absl::Status(status.code(), absl::StrCat(status.message(), "; its unfinished files are ",
-                                                    "still there: ", removed.message()));
+    return WithText(status,
+                    absl::StrCat(status.message(),
+                                 "; its unfinished files are still there: ", removed.message()));
   }
   disk_.Recount(engine_).IgnoreError();  // a figure; the snapshot is there
   return absl::OkStatus();

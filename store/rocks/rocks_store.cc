@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "store/disk_room.h"
 #include "store/rocks/rocks_database_impl.h"
 #include "store/rocks/rocks_disk_impl.h"
 #include "store/rocks/rocks_engine_impl.h"
@@ -65,7 +66,7 @@ bool IsOutOfCache(const rocksdb::Status& status) {
   return status.IsMemoryLimit() || status.IsIncomplete();
 }
 
-class RocksStore final : public RowStore {
+class RocksStore final : public RowStore, public DiskRoom {
  public:
   explicit RocksStore(const RocksStoreOptions& options)
       : options_(options),
@@ -88,6 +89,7 @@ class RocksStore final : public RowStore {
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
   absl::Status Flush() override;
+  void TidyForSnapshot() override { disk_.DropErased(engine_); }
   using RowStore::PrepareSnapshot;
   absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override {
     return snapshots_.Prepare(snapshot, rows_at_open_, captured);
@@ -105,6 +107,7 @@ class RocksStore final : public RowStore {
     return found == row_bytes_.end() ? 0 : found->second;
   }
   void SetAgeLines(std::span<const RowAgeLine> lines) override;
+  absl::Status CheckRoom(std::span<const RowsToCome> to_come) override;
   // Deletes them; compactions make room of that.
   absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
@@ -119,6 +122,8 @@ class RocksStore final : public RowStore {
                            std::span<uint8_t> found);
   absl::Status TakeRow(const RowKey& key, const rocksdb::Status& status,
                        const rocksdb::PinnableSlice& value, std::byte* row, uint8_t* found) const;
+  // Before these are inserted.
+  absl::Status MakeRoom(std::span<const RowKey> keys, int64_t bytes);
   // Inserts, or erases when `rows` is empty.
   absl::Status WritePieces(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
   absl::Status WritePiece(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
@@ -151,6 +156,7 @@ class RocksStore final : public RowStore {
   std::atomic<int64_t> rows_written_{0};
   std::atomic<int64_t> rows_erased_{0};
   std::atomic<int64_t> payload_bytes_{0};
+  std::atomic<int64_t> to_come_bytes_{0};  // of new rows that CheckRoom said yes to
 };
 
 // --- Opening -------------------------------------------------------------------------------------
@@ -330,7 +336,7 @@ absl::Status RocksStore::WritePieces(std::span<const RowKey> keys,
       ++end;
     } while (end < keys.size() && bytes < kPieceBytes);
     if (!rows.empty() && options_.disk_budget_bytes > 0) {
-      HOTROW_RETURN_IF_ERROR(disk_.MakeRoom(engine_, bytes));
+      HOTROW_RETURN_IF_ERROR(MakeRoom(keys.subspan(begin, end - begin), bytes));
     }
     HOTROW_RETURN_IF_ERROR(WritePiece(keys.subspan(begin, end - begin),
                                       rows.empty() ? rows : rows.subspan(begin, end - begin)));
@@ -338,6 +344,34 @@ absl::Status RocksStore::WritePieces(std::span<const RowKey> keys,
   }
   engine_.NotePeak();
   return absl::OkStatus();
+}
+
+// Rows that are there, and those that have a promise, find room where new ones do not.
+absl::Status RocksStore::MakeRoom(std::span<const RowKey> keys, int64_t bytes) {
+  disk_.NoteWritten(bytes);
+  const int64_t limit = disk_.new_rows_limit();
+  if (disk_.HasRoom(engine_, bytes, limit)) return absl::OkStatus();
+  std::vector<uint8_t> found(keys.size());
+  HOTROW_RETURN_IF_ERROR(Lookup(keys, {}, found));
+  int64_t fresh = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i] == 0) fresh += kRocksRowOverhead + row_bytes(keys[i].table);
+  }
+  if (fresh > to_come_bytes_) return disk_.MakeRoom(engine_, bytes, limit);
+  return disk_.MakeRoom(engine_, bytes, options_.disk_budget_bytes);
+}
+
+absl::Status RocksStore::CheckRoom(std::span<const RowsToCome> to_come) {
+  if (options_.disk_budget_bytes == 0) return absl::OkStatus();
+  int64_t bytes = 0;
+  for (const RowsToCome& some : to_come) {
+    bytes += some.rows * (kRocksRowOverhead + some.row_bytes);
+  }
+  if (bytes > 0) {
+    HOTROW_RETURN_IF_ERROR(disk_.MakeRoom(engine_, bytes, disk_.new_rows_limit()));
+    to_come_bytes_ = bytes;
+  }
+  return disk_.MakeRoom(engine_, 0, disk_.steps_limit());
 }
 
 absl::Status RocksStore::WritePiece(std::span<const RowKey> keys,
@@ -390,7 +424,9 @@ absl::Status RocksStore::WriteHeld(std::span<const RowKey> keys,
   rows_ += change;
   if (rows.empty()) {
     rows_erased_ += options_.exact_counts ? -change : static_cast<int64_t>(keys.size());
-    disk_.NoteErased(static_cast<int64_t>(keys.size()));
+    int64_t bytes = 0;
+    for (const RowKey& key : keys) bytes += kRocksRowOverhead + row_bytes(key.table);
+    disk_.NoteErased(bytes);
   } else {
     rows_written_ += static_cast<int64_t>(keys.size());
     payload_bytes_ += payload;

@@ -67,10 +67,12 @@ inline constexpr int64_t kRocksMemoryMin = int64_t{4} << 20;
 //             1 MiB), and allocators round up. Stats().used_bytes, the cache and the table readers,
 //             may exceed budget_bytes by that.
 // Disk:       before each piece of a batch the store counts the table files of the live database
-//             and the files that only snapshots hold. Rows may use 3/4 of the budget; the rest is
-//             for compactions and erasing. A large compaction may exceed the budget while it runs
-//             (disk_used_bytes shows it). RocksDB's own limit is not used: a database that reaches
-//             it stops for good.
+//             and the files that only snapshots hold. New rows may use 3/4 of the budget; rows that
+//             are there and are written again, as well as new ones that CheckRoom (see
+//             store/disk_room.h) has promised room for, may use all of it. CheckRoom ends steps at
+//             7/8, so that a cache can still be written and a snapshot made. A large compaction may
+//             exceed the budget while it runs (disk_used_bytes shows it). RocksDB's own limit is
+//             not used: a database that reaches it stops for good.
 // Threads:    as RowStore.
 absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options);
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
+#include "base/out_of_room.h"
 #include "store/ssd/ssd_image_impl.h"
 
 namespace hotrow::internal {
@@ -58,7 +59,7 @@ absl::StatusOr<int64_t> SsdSegmentsMax(const SsdStoreOptions& options,
   count(manifest.segments);
   for (const SsdSnapshot& snapshot : manifest.snapshots) count(snapshot.segments);
   if (segments >= needed) return segments;
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return OutOfRoomError(absl::StrCat(
       "SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
       " bytes is too small: this store needs ", needed * segment_bytes, " for its segments and ",
       SsdManifestReserve(manifest, needed), " for its manifest"));
@@ -103,7 +104,7 @@ absl::Status SsdRoom::Full(int64_t need) const {
       held += std::max<int64_t>(log_.SegmentCapacity() - s.live_bytes, 0);
     }
   }
-  return absl::ResourceExhaustedError(
+  return OutOfRoomError(
       absl::StrCat("SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
                    " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, ", held,
                    " more are held by snapshots, and ", need,
@@ -128,7 +129,7 @@ absl::Status SsdRoom::CheckSnapshot(int64_t segments) const {
   const int64_t most = BoundSnapshot().most;
   if (segments <= most) return absl::OkStatus();
   const int64_t segment_bytes = log_.options().segment_bytes;
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return OutOfRoomError(absl::StrCat(
       "SSD store ", options_.path, ": a snapshot would hold ", segments * segment_bytes,
       " bytes for ", live_.log_bytes(), " bytes of rows, may hold ", most * segment_bytes,
       ", and there is no room to move them together; drop older snapshots or raise the disk "
@@ -142,7 +143,7 @@ absl::Status SsdRoom::CheckManifest(const SsdManifest& next) const {
                                          segments_max + SnapshotRefs(next));
   const int64_t room = options_.disk_budget_bytes - segments_max * log_.options().segment_bytes;
   if (need <= room) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return OutOfRoomError(absl::StrCat(
       "SSD store ", options_.path, ": the manifest with ", next.snapshots.size(),
       " snapshots may take ", need, " bytes, the disk budget of ", options_.disk_budget_bytes,
       " leaves ", room, " for it; drop snapshots or raise the budget"));

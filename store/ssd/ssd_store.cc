@@ -341,7 +341,7 @@ absl::Status SsdStore::Iterate(
   return absl::OkStatus();
 }
 
-absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) const {
+absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) {
   const Impl& impl = *impl_;
   int64_t rows = 0;
   int64_t log_bytes = 0;
@@ -349,6 +349,7 @@ absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) const {
     rows += some.rows;
     log_bytes += some.rows * internal::SsdLogBytes(some.row_bytes);
   }
+  if (rows == 0) return absl::OkStatus();
   HOTROW_RETURN_IF_ERROR(impl.room->CheckNew(log_bytes));
   const int64_t more = impl.index->BytesMax(rows) - impl.index->bytes();
   if (impl.budget.used() + more <= impl.budget.budget()) return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/io_queue.h"
+#include "store/disk_room.h"
 #include "store/row_store.h"
 #include "store/snapshot_changes.h"
 #include "store/snapshot_reader.h"
@@ -93,7 +94,7 @@ struct SsdStoreStats {
 //             capture, until all rows could be written anew next to the snapshot. If older
 //             snapshots leave no room for that, it returns ResourceExhausted.
 // Errors:     as RowStore.
-class SsdStore final : public RowStore {
+class SsdStore final : public RowStore, public DiskRoom {
  public:
   static constexpr int64_t kRowBytesMax = int64_t{4} << 20;
 
@@ -130,13 +131,7 @@ class SsdStore final : public RowStore {
 
   SsdStoreStats SsdStats() const;
 
-  // New rows that somebody has yet to write.
-  struct RowsToCome {
-    int64_t row_bytes = 0;
-    int64_t rows = 0;
-  };
-  // Whether there is room for all of these. Errors: ResourceExhausted.
-  absl::Status CheckRoom(std::span<const RowsToCome> to_come) const;
+  absl::Status CheckRoom(std::span<const RowsToCome> to_come) override;
 
   // Cleans until cleaning gains no more. For tests and before measuring.
   absl::Status CleanAll();

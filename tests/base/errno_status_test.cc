@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "base/dispatch.h"
 #include "base/math.h"
+#include "base/out_of_room.h"
+#include "base/own_status.h"
 #include "base/status_macros.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -24,6 +26,20 @@ TEST(ErrnoStatusTest, MapsWhatTheWorldDoes) {
   EXPECT_EQ(ErrnoToStatus(EINTR, "x").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrnoToStatus(ENOENT, "x").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ErrnoToStatus(EACCES, "x").code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST(OutOfRoomTest, TheMarkIsThatOfFullDisksAloneAndStaysWhenTheTextChanges) {
+  for (const int full : {ENOSPC, EDQUOT}) {
+    const absl::Status status = WithText(ErrnoToStatus(full, "x"), "more");
+    EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kResourceExhausted, "more"));
+    EXPECT_TRUE(IsOutOfRoom(status) && IsOutOfRoom(OwnStatus(status)));
+  }
+  for (const int other : {ENOMEM, EFBIG, EIO, EAGAIN}) {
+    const absl::Status status = ErrnoToStatus(other, "disk budget, no space left");
+    EXPECT_FALSE(IsOutOfRoom(status) || IsOutOfRoom(WithText(status, "x")));
+    EXPECT_EQ(WithText(status, "x").code(), status.code());
+  }
+  EXPECT_FALSE(IsOutOfRoom(absl::OkStatus()));
 }
 
 TEST(ErrnoStatusTest, NamesCallPathAndReason) {

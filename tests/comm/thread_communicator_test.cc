@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/out_of_room.h"
 #include "comm/run_together.h"
 #include "tests/comm/communicator_contract.h"
 #include "tests/support/status_matchers.h"
@@ -100,12 +101,14 @@ TEST(RunTogetherTest, AllHearOfTheFailureThatHasARemedy) {
     EXPECT_EQ(AgreeOn(c, c.rank() == 0 ? absl::OkStatus() : absl::DataLossError("bad sector")),
               absl::DataLossError("rank 1: bad sector"));
     return RunTogether(c, [&]() -> absl::Status {
-      if (c.rank() == 2) return absl::ResourceExhaustedError("full");
-      return absl::DataLossError("bad sector");
+      if (c.rank() == 2) return OutOfRoomError("full");
+      return c.rank() == 1 ? absl::ResourceExhaustedError("no memory")
+                           : absl::DataLossError("bad sector");
     });
   });
   for (const absl::Status& status : statuses) {
-    EXPECT_EQ(status, absl::ResourceExhaustedError("rank 2: full"));
+    EXPECT_EQ(status, OutOfRoomError("rank 2: full"));
+    EXPECT_TRUE(IsOutOfRoom(status));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "base/out_of_room.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/saving/checkpoint_check.h"
@@ -937,6 +938,33 @@ TEST(CheckpointTest, OthersReadThemWhileTheRunGoesOn) {
   }
 }
 
+// Its run removes a checkpoint that somebody verifies by its name: that is no damage.
+TEST(CheckpointTest, OneThatIsRemovedWhileItIsVerifiedIsSaidToBeGone) {
+  class Remover : public MemEnv {
+   public:
+    absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+      if (path == at) {
+        const auto names = ListDir(dir);
+        for (const std::string& name : *names) {
+          HOTROW_EXPECT_OK(Remove(absl::StrCat(dir, "/", name)));
+        }
+      }
+      return MemEnv::Open(path, mode);
+    }
+    std::string at, dir;
+  } env;
+  HOTROW_ASSERT_OK(RunSmall(WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 10)).status());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, ListCheckpoints(env, kDir));
+  const std::string dir = absl::StrCat(kDir, "/", names[0]);
+  HOTROW_ASSERT_OK(VerifyCheckpoint(env, dir, 0).status());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, InspectCheckpoint(env, dir, 0));
+  env.dir = dir;
+  env.at = report.files[1].path;  // the dense parameters
+  EXPECT_THAT(VerifyCheckpoint(env, dir, 0),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(dir), HasSubstr("removed while it was verified"))));
+}
+
 // A store outside of the directory moves with it. The identity of a snapshot decides which store is
 // meant, not where it was written.
 TEST(CheckpointTest, AndTheStoreBesideItMovesWithIt) {
@@ -1135,7 +1163,7 @@ TEST(CheckpointFaultTest, AFullDiskLeavesTheNewestCheckpoint) {
     FaultyEnv env;
     HOTROW_ASSERT_OK(CreateDirsDurably(env, "/run"));
     const int64_t call = env.calls() + k;
-    env.FailCall(call, absl::ResourceExhaustedError("full"));
+    env.FailCall(call, OutOfRoomError("full"));
     TrainerOptions options = FaultRun(Tiers()[0], &env);
     options.checkpoint_every = 1;
     test::Output out;

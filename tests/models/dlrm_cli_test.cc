@@ -584,6 +584,18 @@ TEST(DlrmCliTest, DataThatAreNoFileAreRefused) {
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   ExpectRefused({"--data=criteo:" + fifo}, 1, AllOf(HasSubstr(fifo), HasSubstr("is a FIFO")));
   ExpectRefused({"--data=table:/dev/zero"}, 1, HasSubstr("is a character device"));
+  for (const std::string flag : {"--trace=", "--record_trace="}) {
+    for (const std::string& path : {fifo, dir + "/none/file"}) {
+      const ProgramResult result = Dlrm(Small({flag + path}));
+      EXPECT_EQ(result.exit_code, 1);
+      EXPECT_THAT(result.err, AllOf(HasSubstr(flag + path), HasSubstr("give a file"),
+                                    testing::Not(HasSubstr("copy its contents"))));
+      EXPECT_EQ(result.out, "");  // before training
+    }
+  }
+  const ProgramResult unread = Dlrm(Small({"--report=" + fifo}));
+  EXPECT_EQ(unread.exit_code, 1);
+  EXPECT_THAT(unread.err, AllOf(HasSubstr("--report=" + fifo), HasSubstr("nobody reads")));
 }
 
 TEST(DlrmCliTest, SchemasThatAreTooDeepOrTooLargeAreRefused) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -310,6 +311,30 @@ TEST(QuantizeModelTest, WrongOptionsAndDataAreNamed) {
   options.max_auc_loss = 2;
   EXPECT_THAT(QuantizeModel(options), invalid("max_auc_loss must lie in [0, 1]"));
   EXPECT_FALSE(PosixEnv().Exists(options.dir).value());
+}
+
+TEST(QuantizeModelTest, NoLossOfAucIsMeasuredWhereNobodyClicks) {
+  Trained trained;
+  trained.Train(Kinds()[0], [](auto& options) { options.limit_train_batches = 3; });
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string log,
+                              ReadFileToString(PosixEnv(), trained.dir + "/log.csv"));
+  log = std::regex_replace(log, std::regex("\n(\\d+),1,"), "\n$1,0,");
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), trained.dir + "/log.csv", log));
+  const std::unique_ptr<DataSource> data = DataOf(trained);
+  QuantizeOptions options = {.model = trained.model,
+                             .dir = trained.dir + "/out",
+                             .rows = ServingRows::kInt8,
+                             .data = data.get(),
+                             .batch_size = kBatchSize,
+                             .max_auc_loss = 1};
+  EXPECT_THAT(QuantizeModel(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("max_auc_loss"), HasSubstr("one class"))));
+  EXPECT_FALSE(PosixEnv().Exists(options.dir).value());
+  options.max_auc_loss.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const QuantizeReport report, QuantizeModel(options));
+  EXPECT_TRUE(std::isnan(report.after->auc));
+  EXPECT_TRUE(std::isfinite(report.after->logloss));
 }
 
 }  // namespace

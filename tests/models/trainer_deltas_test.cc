@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/out_of_room.h"
 #include "base/philox.h"
 #include "comm/thread_communicator.h"
 #include "models/delta/delta_chain.h"
@@ -313,7 +314,7 @@ class ChainEnv : public test::MemEnv {
   void SetFull(bool full) { full_ = full; }
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     if (full_ && mode != OpenMode::kRead && absl::StartsWith(path, chain_)) {
-      return absl::ResourceExhaustedError(absl::StrCat(path, ": the chain's disk is full"));
+      return OutOfRoomError(absl::StrCat(path, ": the chain's disk is full"));
     }
     return MemEnv::Open(path, mode);
   }

@@ -25,6 +25,7 @@
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/disk_room.h"
 #include "store/rocks/rocks_dir_impl.h"
 #include "store/rocks/rocks_options_impl.h"
 #include "tests/store/store_test_util.h"
@@ -194,7 +195,6 @@ TEST(RocksStoreTest, AFullFileSystemIsRefusedIntactAndGoesOnAfterRoomIsMade) {
     std::string dir;
     ~Unmount() { ::umount2(dir.c_str(), MNT_DETACH); }
   } unmount{dir};
-  constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
   const std::string path = dir + "/store";
   HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
   constexpr uint64_t kKept = 4000;
@@ -206,16 +206,16 @@ TEST(RocksStoreTest, AFullFileSystemIsRefusedIntactAndGoesOnAfterRoomIsMade) {
     const std::vector<std::byte> page(4096);
     absl::Status full;
     for (int64_t at = 0; full.ok(); at += 4096) full = WriteFull(*file, at, page);
-    ASSERT_THAT(full, StatusIs(kExhausted, HasSubstr("other")));
+    ASSERT_THAT(full, IsOutOfRoomThat(HasSubstr("other")));
   }
   absl::Status status;
   uint64_t end = kKept;
   for (; status.ok() && end < 200'000; end += 100) {
     status = MakeBatch(end, end + 100, 2).InsertInto(*store);
   }
-  EXPECT_THAT(status, StatusIs(kExhausted, HasSubstr(path)));
-  EXPECT_THAT(store->Flush(), StatusIs(kExhausted, HasSubstr(path)));
-  EXPECT_THAT(store->PrepareSnapshot(2), StatusIs(kExhausted, HasSubstr(path)));
+  EXPECT_THAT(status, IsOutOfRoomThat(HasSubstr(path)));
+  EXPECT_THAT(store->Flush(), IsOutOfRoomThat(HasSubstr(path)));
+  EXPECT_THAT(store->PrepareSnapshot(2), IsOutOfRoomThat(HasSubstr(path)));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto ids, store->ListSnapshots());
   EXPECT_THAT(ids, testing::ElementsAre(1));
   EXPECT_FALSE(std::filesystem::exists(path + "/snapshots/0000000000000002.tmp"));
@@ -345,9 +345,8 @@ TEST(RocksStoreTest, AFullDiskBudgetRefusesKeepsAllAndGoesOnOnceThereIsRoom) {
     if (!status.ok()) break;
     accepted += kBatch;
   }
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
-                               AllOf(HasSubstr("RocksDB store"), HasSubstr("33554432"),
-                                     HasSubstr("needed"))));
+  EXPECT_THAT(status, IsOutOfRoomThat(AllOf(HasSubstr("RocksDB store"), HasSubstr("33554432"),
+                                            HasSubstr("needed"))));
   EXPECT_GT(accepted * kRowBytes, static_cast<uint64_t>(options.disk_budget_bytes) / 2);
   for (uint64_t begin = 0; begin < accepted; begin += kBatch) {
     ExpectHolds(*store, MakeBatch(begin, begin + kBatch, 1));
@@ -366,6 +365,36 @@ TEST(RocksStoreTest, AFullDiskBudgetRefusesKeepsAllAndGoesOnOnceThereIsRoom) {
   ExpectHolds(*store, MakeBatch(accepted - kBatch, accepted, 1));
 }
 
+TEST(RocksStoreTest, AFullStoreTakesTheRowsItHasAndThoseItHasPromisedRoomFor) {
+  RocksStoreOptions options = Options(TempDir() + "/store");
+  options.disk_budget_bytes = int64_t{16} << 20;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(options));
+  auto& room = dynamic_cast<DiskRoom&>(*store);
+  constexpr uint64_t kBatch = 1000;
+  uint64_t there = 0;
+  absl::Status promised = room.CheckRoom({{{kRowBytes, kBatch}}});
+  for (; promised.ok(); promised = room.CheckRoom({{{kRowBytes, 2 * kBatch}}})) {
+    ASSERT_LT(there, 100'000u);
+    HOTROW_ASSERT_OK(MakeBatch(there, there + kBatch, 1).InsertInto(*store));
+    there += kBatch;
+  }
+  EXPECT_THAT(promised, IsOutOfRoomThat(HasSubstr("16777216 bytes is full")));
+  EXPECT_GT(there * kRowBytes, static_cast<uint64_t>(options.disk_budget_bytes) / 2);
+  HOTROW_ASSERT_OK(room.CheckRoom({{{kRowBytes, 100}}}));
+  for (uint64_t version = 2; version < 4; ++version) {
+    for (uint64_t begin = 0; begin < there; begin += kBatch) {
+      HOTROW_ASSERT_OK(MakeBatch(begin, begin + kBatch, version).InsertInto(*store));
+    }
+  }
+  HOTROW_ASSERT_OK(MakeBatch(there, there + 100, 9).InsertInto(*store));
+  EXPECT_THAT(room.CheckRoom({{{kRowBytes, 4 * kBatch}}}), IsOutOfRoomThat(HasSubstr("erase")));
+  ExpectHolds(*store, MakeBatch(there - kBatch, there, 3));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  HOTROW_ASSERT_OK(store->Erase(MakeBatch(0, there / 2, 1).keys));
+  HOTROW_ASSERT_OK(store->DropSnapshot(1));
+  HOTROW_ASSERT_OK(room.CheckRoom({{{kRowBytes, 4 * kBatch}}}));
+}
+
 TEST(RocksStoreTest, SnapshotsCountInTheDiskBudgetUntilTheyAreDropped) {
   const std::string path = TempDir() + "/store";
   RocksStoreOptions options = Options(path);
@@ -380,7 +409,7 @@ TEST(RocksStoreTest, SnapshotsCountInTheDiskBudgetUntilTheyAreDropped) {
     status = MakeBatch(0, kKeys, version).InsertInto(*store);
     if (status.ok()) status = store->PrepareSnapshot(version);
   }
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("67108864")));
+  EXPECT_THAT(status, IsOutOfRoomThat(HasSubstr("67108864")));
   EXPECT_GT(store->Stats().snapshot_bytes, int64_t{10} << 20);
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto ids, store->ListSnapshots());
   for (const SnapshotId id : ids) HOTROW_ASSERT_OK(store->DropSnapshot(id));

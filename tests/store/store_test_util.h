@@ -11,11 +11,22 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/out_of_room.h"
 #include "base/row_key.h"
 #include "base/status_macros.h"
+#include "gmock/gmock.h"
 #include "store/row_store.h"
+#include "tests/support/status_matchers.h"
 
 namespace hotrow::test {
+
+// An error that callers answer by making room on the disk.
+MATCHER_P(IsOutOfRoomThat, message_matcher, "") {
+  return ::testing::ExplainMatchResult(
+             StatusIs(absl::StatusCode::kResourceExhausted, message_matcher), arg,
+             result_listener) &&
+         IsOutOfRoom(GetStatus(arg));
+}
 
 using Row = std::vector<std::byte>;
 using RowMap = std::map<std::pair<uint32_t, uint64_t>, Row>;  // (table, key): the reference store

@@ -12,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "base/read_file.h"
@@ -376,6 +377,11 @@ TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
               HasSubstr("give the model that it was made of"));
   ExpectFails(2, {"quantize", dir + "/model", dir + "/coded2", "--rows=as_trained"},
               HasSubstr("rows"));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/log.csv",
+                                       absl::StrReplaceAll(log, {{"\n1,", "\n0,"}})));
+  ExpectFails(2,
+              {"quantize", dir + "/model", dir + "/coded2", "--data=table:" + dir + "/schema.json"},
+              AllOf(HasSubstr(": --max_auc_loss cannot"), HasSubstr("choose another split")));
   ExpectFails(2, {"score", dir + "/model", dir + "/none.csv"}, HasSubstr("none.csv"));
   ExpectFails(2, {"score", dir, dir + "/log.csv"}, HasSubstr("there is no"));
   Train({"--save_dir=" + dir + "/synthetic"});

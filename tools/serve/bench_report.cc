@@ -37,7 +37,7 @@ std::string RefusalsText(const BenchLevel& level) {
 
 std::string Tenths(double value) { return absl::StrFormat("%.1f", value); }
 std::string Millis(double value) {
-  return absl::StrFormat(value < 10 ? "%.3f" : value < 100 ? "%.2f" : "%.1f", value);
+  return absl::StrFormat("%.*f", value < 10 ? 3 : value < 100 ? 2 : 1, value);
 }
 
 // The box of a plot on the page.

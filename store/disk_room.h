@@ -1,0 +1,31 @@
+#ifndef HOTROW_STORE_DISK_ROOM_H_
+#define HOTROW_STORE_DISK_ROOM_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace hotrow {
+
+// New rows that somebody has yet to write.
+struct RowsToCome {
+  int64_t row_bytes = 0;
+  int64_t rows = 0;
+};
+
+// What a store on a disk says of its budgets before a cache takes new rows. A cache whose rows find
+// no room can give up none of them: it could serve no other row, and neither save nor erase.
+class DiskRoom {
+ public:
+  virtual ~DiskRoom() = default;
+
+  // Whether there is room for all of these; without any, whether a cache may go on to change rows
+  // that are there. Errors: ResourceExhausted, with the mark of base/out_of_room.h where the disk
+  // is meant.
+  virtual absl::Status CheckRoom(std::span<const RowsToCome> to_come) = 0;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_STORE_DISK_ROOM_H_
