@@ -138,11 +138,10 @@ std::string DataSourceHelp() {
   for (const FileKind& kind : kFileKinds) {
     absl::StrAppend(&help, " ", kind.name, ":", kind.place, ": ", kind.meaning, ".");
   }
-  absl::StrAppend(&help,
-                  " Text may be gzip; a file that is not there is looked for with .gz; names may ",
-                  "be patterns (*, ?, [a-z]). ml1m,",
-                  " census and criteo split by sample number modulo 10: 0-7 train, 8 validation,",
-                  " 9 test.");
+  absl::StrAppend(
+      &help, " Text may be gzip; a file that is not there is looked for with .gz; names may ",
+      "be patterns (*, ?, [a-z]). ml1m,",
+      " census and criteo split by sample number modulo 10: 0-7 train, 8 validation,", " 9 test.");
   return help;
 }
 

@@ -161,10 +161,11 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return IntFlag(&o.seed, 0, INT64_MAX); }},
     {.name = "shuffle_bytes",
      .group = kDataGroup,
-     .help = "memory for training data of files, parsed, that are mixed with each other in an order "
-             "of each epoch. Data that fit are shuffled as a whole; of larger packed data blocks "
-             "come in any order, and as many as half of it holds are mixed; larger text is mixed "
-             "in windows of 65,536 samples. 0: the order of the files",
+     .help =
+         "memory for training data of files, parsed, that are mixed with each other in an order "
+         "of each epoch. Data that fit are shuffled as a whole; of larger packed data blocks "
+         "come in any order, and as many as half of it holds are mixed; larger text is mixed "
+         "in windows of 65,536 samples. 0: the order of the files",
      .role = kBits,
      .older = {.value = "536870912"},
      .bind = [](O& o) { return BytesFlag(&o.shuffle_bytes, kNoMinWord, kFlagMemoryBytesMax); }},

@@ -104,7 +104,8 @@ inline absl::StatusOr<TrainReport> RunSmall(const TrainerOptions& options,
                                             const WatchedData::Watch& watch,
                                             const ExecContext& ctx = {},
                                             const std::string& data = kSmallData) {
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataSource> source, OpenDataSource(data, 5, {.shuffle_bytes = options.shuffle_bytes}));
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataSource> source,
+                          OpenDataSource(data, 5, {.shuffle_bytes = options.shuffle_bytes}));
   WatchedData watched(std::move(source), watch);
   return RunTraining(options, watched, SmallModel(options), ctx);
 }

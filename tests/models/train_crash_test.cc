@@ -46,8 +46,8 @@ constexpr int64_t kDiskBytes = int64_t{8} << 20;
 struct Run {
   StoreKind store = StoreKind::kMemory;
   int ranks = 1;
-  bool lives = false;  // rows are admitted by count, and age, with a floor and a capacity
-  bool chain = false;  // the run writes its chain of deltas
+  bool lives = false;   // rows are admitted by count, and age, with a floor and a capacity
+  bool chain = false;   // the run writes its chain of deltas
   bool packed = false;  // the data are packed, and shuffled in groups of blocks
 };
 
@@ -109,7 +109,8 @@ TrainerOptions OptionsOn(const Run& run, const std::string& dir) {
 
 std::string NameOf(const Run& run) {
   return absl::StrCat(std::string(StoreKindName(run.store)), ", ", run.ranks, " ranks",
-                      run.lives ? ", rows live and die" : "", run.chain ? ", deltas" : "", run.packed ? ", packed data" : "");
+                      run.lives ? ", rows live and die" : "", run.chain ? ", deltas" : "",
+                      run.packed ? ", packed data" : "");
 }
 
 // What a run of these options comes to, on all its ranks. `watch` hears of rank 0's batches.
@@ -339,7 +340,9 @@ void TestKills(const Run& run, int64_t kills) {
   }
 }
 
-TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) { TestKills({StoreKind::kSsd}, test::SlowRuns(200, 6)); }
+TEST(TrainKillTest, OnAnSsdTheEndIsTheSame) {
+  TestKills({StoreKind::kSsd}, test::SlowRuns(200, 6));
+}
 TEST(TrainKillTest, InMemoryTheEndIsTheSame) { TestKills({.packed = true}, test::SlowRuns(60, 4)); }
 TEST(TrainKillTest, OnSsdsOfTwoRanksTheEndIsTheSame) {
   TestKills({StoreKind::kSsd, 2}, test::SlowRuns(120, 4));
@@ -350,7 +353,8 @@ TEST(TrainKillTest, InMemoryOfTwoRanksTheEndIsTheSame) {
 // All policies of rows at once: admission by lookups with forgetting, ageing, floor and capacity.
 constexpr int kPolicyKills = 100;
 TEST(TrainKillTest, OnAnSsdWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
-  TestKills({.store = StoreKind::kSsd, .lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 3));
+  TestKills({.store = StoreKind::kSsd, .lives = true, .chain = true},
+            test::SlowRuns(kPolicyKills, 3));
 }
 TEST(TrainKillTest, InMemoryWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
   TestKills({.lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 3));
@@ -374,7 +378,8 @@ TEST(TrainKillTest, OnRocksDbTheEndIsTheSame) {
 }
 TEST(TrainKillTest, OnRocksDbWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
   if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
-  TestKills({.store = StoreKind::kRocksDb, .lives = true, .chain = true}, test::SlowRuns(kPolicyKills, 2));
+  TestKills({.store = StoreKind::kRocksDb, .lives = true, .chain = true},
+            test::SlowRuns(kPolicyKills, 2));
 }
 
 // Last, since it starts threads. What the tests above kill writes its disk full more than once, so

@@ -512,7 +512,8 @@ TEST(DeltaKillTest, AFollowerSeesWholeDeltasAndTheEnd) {
     TestKills(StoreKind::kMemory, 1, test::SlowRuns(100, 10), seed);
 }
 TEST(DeltaKillTest, OnTwoRanksToo) {
-  for (const uint64_t seed : test::Seeds(1)) TestKills(StoreKind::kMemory, 2, test::SlowRuns(40, 3), seed);
+  for (const uint64_t seed : test::Seeds(1))
+    TestKills(StoreKind::kMemory, 2, test::SlowRuns(40, 3), seed);
 }
 // RocksDB's threads do not outlive a fork, and the cases above have used it: train_crash_test has
 // it.

@@ -140,12 +140,12 @@ TEST(GradientSegmentSumCudaTest, AllWidths) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const int64_t lengths[] = {0, 1, 2, 3, 4, 5, 8, 0, 9, 40};
   for (const bool weighted : {false, true}) {
-    ExpectTheReference(
-        BuildJaggedProblem(
-            5, /*batch_size=*/test::ForGpu(37, 19), test::FeaturesOfAllWidths(), /*table_rows=*/50,
-            weighted,
-            [&](size_t f, int64_t b) { return lengths[(f + static_cast<size_t>(b)) % 10]; }),
-        5);
+    ExpectTheReference(BuildJaggedProblem(5, /*batch_size=*/test::ForGpu(37, 19),
+                                          test::FeaturesOfAllWidths(), /*table_rows=*/50, weighted,
+                                          [&](size_t f, int64_t b) {
+                                            return lengths[(f + static_cast<size_t>(b)) % 10];
+                                          }),
+                       5);
   }
 }
 

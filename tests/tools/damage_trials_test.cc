@@ -625,9 +625,8 @@ std::pair<uint64_t, uint64_t> TrialsToRun(uint64_t trials) {
 }
 
 void RunTrials(const Kind& kind, uint64_t few) {
-  const auto [first, last] =
-      TrialsToRun(static_cast<uint64_t>(
-          test::SlowRuns(400, static_cast<int>(test::ForSanitizer(few, few / 4 + 1)))));
+  const auto [first, last] = TrialsToRun(static_cast<uint64_t>(
+      test::SlowRuns(400, static_cast<int>(test::ForSanitizer(few, few / 4 + 1)))));
   Trials trials(kind);
   trials.Prepare();
   if (testing::Test::HasFailure()) return;

@@ -156,9 +156,7 @@ inline void CopyAsync16(void* shared, const void* global) {
   emulated::BeginCopy(shared, global, 16);
 }
 inline void CopyAsync16ByL1(void* shared, const void* global) { CopyAsync16(shared, global); }
-inline void CopyAsync8(void* shared, const void* global) {
-  emulated::BeginCopy(shared, global, 8);
-}
+inline void CopyAsync8(void* shared, const void* global) { emulated::BeginCopy(shared, global, 8); }
 inline void CommitCopies() { emulated::CommitCopies(); }
 template <int kLatest>
 void WaitForCopies() {
