@@ -149,19 +149,25 @@ class PosixEnvironment : public Env {
                                                      LockMode mode) override {
     // Who reads needs no permission to write.
     const int access = mode == LockMode::kShared ? O_RDONLY : O_RDWR;
-    const int fd = Retry([&] { return ::open(path.c_str(), access | O_CREAT | O_CLOEXEC, 0644); });
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
+    const int fd = Retry(
+        [&] { return ::open(path.c_str(), access | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644); });
     // Where there is no lock and none can be made, nobody needs one: such a place is only read.
     if (fd < 0 && (errno == EROFS || errno == EACCES) && mode == LockMode::kShared &&
         ::access(path.c_str(), F_OK) != 0) {
       return std::make_unique<FileLock>();
     }
-    if (fd < 0 && errno == EISDIR) {
-      // Not FailedPrecondition, by which callers know that somebody else has the lock.
+    // Not FailedPrecondition, by which callers know that somebody else has the lock.
+    const auto is_no_lock = [&path](const char* kind) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is a directory, must be a file that is locked; remove it"));
-    }
+          absl::StrCat(path, ": is ", kind, ", must be a file that is locked; remove it"));
+    };
+    if (fd < 0 && errno == EISDIR) return is_no_lock("a directory");
     if (fd < 0) return LastError("open", path);
     auto lock = std::make_unique<PosixLock>(fd);
+    struct stat info;
+    if (::fstat(fd, &info) != 0) return LastError("fstat", path);
+    if (!S_ISREG(info.st_mode)) return is_no_lock("no regular file");
     const int operation = mode == LockMode::kShared ? LOCK_SH : LOCK_EX;
     if (Retry([&] { return ::flock(fd, operation | LOCK_NB); }) == 0) return lock;
     if (errno != EWOULDBLOCK) return LastError("flock", path);

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -558,6 +559,18 @@ TEST(PosixEnvTest, ASharedLockNeedsNoPermissionToWrite) {
     EXPECT_FALSE(PosixEnv().LockFile(dir + "/none", LockMode::kExclusive).ok());
   }).join();
   if (!skipped.empty()) GTEST_SKIP() << skipped;
+}
+
+// A FIFO must not make anybody wait for a writer.
+TEST(PosixEnvTest, ALockThatIsNoFileIsRefusedAtOnce) {
+  const std::string dir = test::TempDir();
+  ASSERT_EQ(::mkfifo((dir + "/fifo").c_str(), 0600), 0);
+  for (const LockMode mode : {LockMode::kShared, LockMode::kExclusive}) {
+    EXPECT_THAT(PosixEnv().LockFile(dir + "/fifo", mode).status(),
+                test::StatusIs(Code::kInvalidArgument, HasSubstr("/fifo: is no regular")));
+    EXPECT_THAT(PosixEnv().LockFile(dir, mode).status(),
+                test::StatusIs(Code::kInvalidArgument, HasSubstr("a directory")));
+  }
 }
 
 // Every call fails once: the old text stays until the new one is whole, and no .tmp is left.
