@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "base/version.h"
+
 namespace hotrow::capi {
 namespace {
 
@@ -107,6 +109,6 @@ const char* hotrow_status_name(hotrow_status status) {
   }
 }
 
-const char* hotrow_version(void) { return HOTROW_VERSION; }
+const char* hotrow_version(void) { return hotrow::Version(); }
 
 }  // extern "C"

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 
 namespace hotrow {
 namespace {
@@ -28,9 +29,9 @@ std::string GeneralHelp() {
   absl::StrAppend(
       &out,
       "\n"
-      "hotrow COMMAND --help describes a command and its flags. Exit status: 0 success, "
-      "1 damage,\n"
-      "2 wrong usage or a file that cannot be opened.\n");
+      "hotrow COMMAND --help describes a command and its flags, hotrow --version tells the "
+      "version.\n"
+      "Exit status: 0 success, 1 damage, 2 wrong usage or a file that cannot be opened.\n");
   return out;
 }
 
@@ -100,9 +101,20 @@ absl::Status ParseArguments(const Command& command, std::span<const char* const>
 }
 
 int RunCommandLine(int argc, const char* const* argv) {
-  const std::string_view name = argc > 1 ? argv[1] : "";
-  if (name == "--help" || name == "-help" || name == "-h" || name == "help") {
+  std::string_view name = argc > 1 ? argv[1] : "";
+  std::span<const char* const> arguments = std::span(argv, static_cast<size_t>(argc));
+  arguments = arguments.subspan(std::min<size_t>(2, arguments.size()));
+  constexpr const char* kHelp = "--help";
+  if (name == "help" && !arguments.empty()) {  // hotrow help COMMAND
+    name = arguments[0];
+    arguments = {&kHelp, 1};
+  }
+  if (name == kHelp || name == "-help" || name == "-h" || name == "help") {
     std::fputs(GeneralHelp().c_str(), stdout);
+    return kExitGood;
+  }
+  if (name == "--version") {
+    std::printf("hotrow %s\n", Version());
     return kExitGood;
   }
   if (name.empty()) {
@@ -116,11 +128,10 @@ int RunCommandLine(int argc, const char* const* argv) {
   if (command == commands.end()) {
     std::fprintf(stderr,
                  "hotrow: there is no command \"%s\"; there are: %s; hotrow --help says more\n",
-                 argv[1], CommandNames().c_str());
+                 std::string(name).c_str(), CommandNames().c_str());
     return kExitUsage;
   }
-  const absl::StatusOr<int> status =
-      command->run(*command, std::span(argv, static_cast<size_t>(argc)).subspan(2));
+  const absl::StatusOr<int> status = command->run(*command, arguments);
   if (status.ok()) return *status;
   std::fprintf(stderr, "hotrow %s: %s\n", command->name,
                std::string(status.status().message()).c_str());

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "models/onnx/onnx_graph.h"
-#include "models/onnx/producer_version.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/serving/onnx_rows_impl.h"
 #include "models/serving/scorer.h"
@@ -155,7 +155,7 @@ absl::StatusOr<ExportOnnxSummary> ExportOnnx(const ExportOnnxOptions& options) {
 
   OnnxModel onnx = graph.Take();
   onnx.producer_name = "hotrow";
-  onnx.producer_version = std::string(OnnxProducerVersion());
+  onnx.producer_version = Version();
   onnx.graph_name = model->saved.model;
   onnx.metadata = MetadataOf(*model, rows);
   HOTROW_ASSIGN_OR_RETURN(const int64_t bytes, WriteOnnx(env, options.path, onnx));

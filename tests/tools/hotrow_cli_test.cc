@@ -84,7 +84,8 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
   }
   for (const std::string command : {"inspect", "verify"}) {
     for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-             {command, "--help"}, {command, "DIR", "--help"}, {command, "--json", "-h"}}) {
+             {command, "--help"}, {command, "DIR", "--help"}, {command, "--json", "-h"},
+             {"help", command}}) {
       const ProgramResult result = RunHotrow(arguments);
       EXPECT_EQ(result.exit_code, 0);
       EXPECT_EQ(result.err, "");
@@ -94,8 +95,15 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
   }
 }
 
+TEST(HotrowCliTest, TellsItsVersion) {
+  const ProgramResult result = RunHotrow({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, testing::MatchesRegex("hotrow [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
 TEST(HotrowCliTest, WrongUsageIsOneLineAndStatusTwo) {
   ExpectRefused({}, HasSubstr("export, import, inspect"));
+  ExpectRefused({"help", "inspekt"}, HasSubstr("\"inspekt\""));
   ExpectRefused({"inspekt"}, AllOf(HasSubstr("\"inspekt\""), HasSubstr("export, import, inspect")));
   for (const std::string command : {"inspect", "verify"}) {
     ExpectRefused({command}, AllOf(HasSubstr("PATH is missing"),

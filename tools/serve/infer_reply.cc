@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/version.h"
 #include "models/json/quote.h"
 #include "models/serving/scorer.h"
 
@@ -115,7 +116,7 @@ std::string ErrorJson(std::string_view message) {
 std::string ServerMetadataJson() {
   return Text(
       Json{{"name", kPlatform},
-           {"version", HOTROW_VERSION},
+           {"version", Version()},
            {"extensions", {"binary_tensor_data", "model_configuration", "model_repository"}}});
 }
 
