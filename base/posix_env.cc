@@ -157,17 +157,13 @@ class PosixEnvironment : public Env {
         ::access(path.c_str(), F_OK) != 0) {
       return std::make_unique<FileLock>();
     }
-    // Not FailedPrecondition, by which callers know that somebody else has the lock.
-    const auto is_no_lock = [&path](const char* kind) {
+    if (fd < 0 && errno == EISDIR) {
+      // Not FailedPrecondition, by which callers know that somebody else has the lock.
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is ", kind, ", must be a file that is locked; remove it"));
-    };
-    if (fd < 0 && errno == EISDIR) return is_no_lock("a directory");
+          absl::StrCat(path, ": is a directory, must be a file that is locked; remove it"));
+    }
     if (fd < 0) return LastError("open", path);
     auto lock = std::make_unique<PosixLock>(fd);
-    struct stat info;
-    if (::fstat(fd, &info) != 0) return LastError("fstat", path);
-    if (!S_ISREG(info.st_mode)) return is_no_lock("no regular file");
     const int operation = mode == LockMode::kShared ? LOCK_SH : LOCK_EX;
     if (Retry([&] { return ::flock(fd, operation | LOCK_NB); }) == 0) return lock;
     if (errno != EWOULDBLOCK) return LastError("flock", path);
