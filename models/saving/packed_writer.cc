@@ -40,6 +40,10 @@ class PackWriter {
     HOTROW_RETURN_IF_ERROR(
         data_.ReadAll(options_.block_samples,
                       [&](Split split, const CtrBatch& batch) { return Append(split, batch); }));
+    if (manifest_.schema.train_samples == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.source, ": no sample goes to the training split"));
+    }
     for (const Split split : kSplits) HOTROW_RETURN_IF_ERROR(End(split));
     HOTROW_RETURN_IF_ERROR(WriteVocabulary());
     HOTROW_ASSIGN_OR_RETURN(const auto identity_now, data_.Identity());

@@ -256,6 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PackedSourceTest, testing::Bool(),
 class OneBatch : public DataSource, public DataReader {
  public:
   explicit OneBatch(CtrBatch batch) : batch_(std::move(batch)) {
+    if (batch_.batch_size == 0) return;
     schema_.features.resize((batch_.offsets.size() - 1) / static_cast<size_t>(batch_.batch_size));
   }
   const DataSchema& schema() const override { return schema_; }
@@ -314,6 +315,13 @@ TEST(PackedWriterTest, SamplesThatAPackCannotHoldAreNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("65536 lookups, at most")));
   EXPECT_THAT(OpenPackedSource("/p", {}, env),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/p")));
+}
+
+TEST(PackedWriterTest, ASourceWithoutTrainingSamplesIsRefused) {
+  MemEnv env;
+  OneBatch empty({.batch_size = 0, .offsets = {0}});
+  EXPECT_THAT(PackData(empty, {.dir = "/p", .source = "empty", .env = &env}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty: no sample")));
 }
 
 TEST(PackedSourceVersionTest, AnotherVersionIsNoDamage) {

@@ -83,9 +83,11 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
                                   HasSubstr("verify PATH"), HasSubstr("Exit status")));
   }
   for (const std::string command : {"inspect", "verify"}) {
-    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-             {command, "--help"}, {command, "DIR", "--help"}, {command, "--json", "-h"},
-             {"help", command}}) {
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{command, "--help"},
+                                               {command, "DIR", "--help"},
+                                               {command, "--json", "-h"},
+                                               {"help", command}}) {
       const ProgramResult result = RunHotrow(arguments);
       EXPECT_EQ(result.exit_code, 0);
       EXPECT_EQ(result.err, "");
