@@ -183,10 +183,10 @@ int Main(int argc, char** argv) {
     HOTROW_CHECK(PackData(**in_order, {.dir = pack, .source = "text"}).ok());
   }
   const auto packed = [&](int64_t memory_bytes, bool in_order, int32_t reading) {
-    auto source = OpenPackedSource(pack, {.seed = 1,
-                                          .memory_bytes = memory_bytes,
-                                          .in_order = in_order,
-                                          .threads = {.reading = reading}});
+    auto source = OpenPackedSource({pack}, {.seed = 1,
+                                            .memory_bytes = memory_bytes,
+                                            .in_order = in_order,
+                                            .threads = {.reading = reading}});
     HOTROW_CHECK(source.ok());
     return *std::move(source);
   };

@@ -104,6 +104,12 @@ template <>
 inline constexpr uint64_t kFirstSize<hotrow_collection_options> =
     offsetof(hotrow_collection_options, admission_bytes);
 template <>
+inline constexpr uint64_t kFirstSize<hotrow_data_options> = offsetof(hotrow_data_options,
+                                                                     shuffle_bytes);
+template <>
+inline constexpr uint64_t kFirstSize<hotrow_samples_view> = offsetof(hotrow_samples_view,
+                                                                     global_batch_size);
+template <>
 inline constexpr uint64_t kFirstSize<hotrow_scorer_options> = offsetof(hotrow_scorer_options,
                                                                        rows_dir);
 

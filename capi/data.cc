@@ -5,18 +5,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/enum_words.h"
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
+#include "capi/views_impl.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/data_source.h"
 #include "models/data/open_data_source.h"
 #include "models/data/sample_feed.h"
 
 struct hotrow_data {
+  int32_t rank = 0;
+  int32_t world_size = 1;
   std::shared_ptr<hotrow::DataSource> source;
 };
 struct hotrow_reader : hotrow::capi::Handle {
+  int32_t rank = 0;
+  int32_t world_size = 1;
   std::shared_ptr<hotrow::DataSource> source;
   std::unique_ptr<hotrow::DataReader> reader;  // goes before the source
 };
@@ -26,17 +30,6 @@ struct hotrow_samples {
 
 namespace hotrow::capi {
 namespace {
-
-constexpr EnumWord<Split> kSplitWords[] = {
-    {"train", Split::kTrain}, {"valid", Split::kValid}, {"test", Split::kTest}};
-
-absl::StatusOr<Split> ParseSplit(std::string_view text) {
-  for (const EnumWord<Split>& word : kSplitWords) {
-    if (word.name == text) return word.value;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("split: is \"", std::string(text), "\", must be train, valid or test"));
-}
 
 std::string Describe(const DataSchema& schema) {
   using Json = nlohmann::ordered_json;
@@ -57,7 +50,8 @@ std::string Describe(const DataSchema& schema) {
   return out.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-hotrow_samples_view ViewOf(const CtrBatch& batch, const DataSchema& schema) {
+hotrow_samples_view ViewOf(const CtrBatch& batch, const DataSchema& schema,
+                           int64_t global_batch_size) {
   hotrow_samples_view out = {};
   out.struct_size = sizeof(out);
   out.batch_size = batch.batch_size;
@@ -70,6 +64,7 @@ hotrow_samples_view ViewOf(const CtrBatch& batch, const DataSchema& schema) {
   out.num_values = std::ssize(batch.values);
   out.num_dense = schema.num_dense;
   out.num_labels = batch.num_labels;
+  out.global_batch_size = global_batch_size;
   return out;
 }
 
@@ -77,6 +72,8 @@ hotrow_data_options DefaultDataOptions() {
   hotrow_data_options out = {};
   out.struct_size = sizeof(out);
   out.reader_threads = ReaderThreads().reading;
+  out.shuffle_bytes = OpenDataOptions().shuffle_bytes;
+  out.world_size = 1;
   return out;
 }
 
@@ -92,10 +89,17 @@ absl::Status OpenData(const char* spec, const hotrow_data_options& options, hotr
     return absl::InvalidArgumentError(
         absl::StrCat("options.reserved: is ", options.reserved, ", must be 0"));
   }
-  HOTROW_ASSIGN_OR_RETURN(
-      std::unique_ptr<DataSource> source,
-      OpenDataSource(spec, options.seed, {.threads = {.opening = threads, .reading = threads}}));
-  *data = new hotrow_data{std::move(source)};
+  HOTROW_RETURN_IF_ERROR(CheckCount(options.shuffle_bytes, "options.shuffle_bytes"));
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.rank: is ", options.rank,
+                     ", must be in [0, options.world_size = ", options.world_size, ")"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataSource> source,
+                          OpenDataSource(spec, options.seed,
+                                         {.threads = {.opening = threads, .reading = threads},
+                                          .shuffle_bytes = options.shuffle_bytes}));
+  *data = new hotrow_data{options.rank, options.world_size, std::move(source)};
   return absl::OkStatus();
 }
 
@@ -144,13 +148,17 @@ hotrow_status hotrow_reader_open(hotrow_data* data, const char* split, int64_t e
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(data, "data"));
     HOTROW_RETURN_IF_ERROR(NotNull(reader, "reader"));
-    HOTROW_ASSIGN_OR_RETURN(const Split parsed, ParseSplit(TextOf(split)));
+    HOTROW_RETURN_IF_ERROR(NotNull(split, "split"));
+    Split parsed = Split::kTrain;
+    HOTROW_RETURN_IF_ERROR(TakeWord(kSplitWords, split, "split", &parsed));
     if (epoch < 0 || first_sample < 0) {
       return absl::InvalidArgumentError(absl::StrCat(epoch < 0 ? "epoch" : "first_sample", ": is ",
                                                      epoch < 0 ? epoch : first_sample,
                                                      ", must be at least 0"));
     }
     auto made = std::make_unique<hotrow_reader>();
+    made->rank = data->rank;
+    made->world_size = data->world_size;
     made->source = data->source;
     HOTROW_ASSIGN_OR_RETURN(made->reader, data->source->OpenSplit(parsed, epoch, first_sample));
     *reader = made.release();
@@ -184,8 +192,11 @@ hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
       return absl::InvalidArgumentError(
           absl::StrCat("max_samples: is ", max_samples, ", must be at least 1"));
     }
-    HOTROW_RETURN_IF_ERROR(reader->reader->Next(max_samples, &samples->batch));
-    WriteDefault(ViewOf(samples->batch, reader->source->schema()), view, view->struct_size);
+    HOTROW_ASSIGN_OR_RETURN(
+        const int64_t global_batch_size,
+        reader->reader->NextSlice(max_samples, reader->rank, reader->world_size, &samples->batch));
+    WriteDefault(ViewOf(samples->batch, reader->source->schema(), global_batch_size), view,
+                 view->struct_size);
     return absl::OkStatus();
   });
 }

@@ -61,17 +61,6 @@ hotrow_collection_options DefaultOptions() {
   return out;
 }
 
-absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view name,
-                       std::vector<std::string>* out) {
-  HOTROW_RETURN_IF_ERROR(CheckCount(count, absl::StrCat("num_", std::string(name)), kListMax));
-  if (count > 0) HOTROW_RETURN_IF_ERROR(NotNull(texts, name));
-  for (int64_t i = 0; i < count; ++i) {
-    HOTROW_RETURN_IF_ERROR(NotNull(texts[i], absl::StrCat(std::string(name), "[", i, "]")));
-    out->emplace_back(texts[i]);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status TakeOptimizer(const hotrow_optimizer* in, SparseOptimizerConfig* out) {
   if (in == nullptr) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(const hotrow_optimizer optimizer,

@@ -146,6 +146,17 @@ absl::Status CheckArray(const void* data, int64_t count, size_t size, size_t ali
                                                  " bytes each do not fit into any memory"));
 }
 
+absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view name,
+                       std::vector<std::string>* out) {
+  HOTROW_RETURN_IF_ERROR(CheckCount(count, absl::StrCat("num_", std::string(name)), kListMax));
+  if (count > 0) HOTROW_RETURN_IF_ERROR(NotNull(texts, name));
+  for (int64_t i = 0; i < count; ++i) {
+    HOTROW_RETURN_IF_ERROR(NotNull(texts[i], absl::StrCat(std::string(name), "[", i, "]")));
+    out->emplace_back(texts[i]);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
                                     const std::vector<std::string>& feature_names) {
   HOTROW_ASSIGN_OR_RETURN(

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,10 @@ absl::StatusOr<std::span<const T>> TakeArray(const void* data, int64_t count,
   HOTROW_RETURN_IF_ERROR(CheckArray(data, count, sizeof(T), alignof(T), name));
   return std::span<const T>(static_cast<const T*>(data), static_cast<size_t>(count));
 }
+
+// Adds `count` texts, of which none may be null. name: for the error, as in "num_NAME".
+absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view name,
+                       std::vector<std::string>* out);
 
 // A batch in either of its two forms.
 struct BatchView {

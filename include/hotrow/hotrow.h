@@ -499,8 +499,15 @@ hotrow_status hotrow_data_open(const char* spec, uint64_t seed, hotrow_data** da
 typedef struct hotrow_data_options {
   uint64_t struct_size;
   uint64_t seed;           // 0: of shuffling, and of generated data
-  int32_t reader_threads;  // 1: that parse text, at most 1024; nothing that is read depends on them
+  int32_t reader_threads;  // 1: that parse text, or copy packed data, at most 1024; nothing that is
+                           // read depends on them
   int32_t reserved;        // 0
+  // Memory for training data that are mixed with each other, as --shuffle_bytes of the trainers;
+  // 0: they come in the order of the files.
+  int64_t shuffle_bytes;
+  // Readers hand out this rank's slice of each batch. 0 of 1: all of it.
+  int32_t rank;
+  int32_t world_size;
 } hotrow_data_options;
 
 void hotrow_data_options_default(hotrow_data_options* options, uint64_t struct_size);
@@ -523,7 +530,7 @@ void hotrow_samples_destroy(hotrow_samples* samples);
 
 typedef struct hotrow_samples_view {
   uint64_t struct_size;
-  int64_t batch_size;  // B; 0: the end of the split
+  int64_t batch_size;  // B; 0: the end of the split, or there are more ranks than samples
   int64_t num_features;
   const float* dense;      // [B, num_dense]
   const float* labels;     // [B, num_labels]
@@ -533,11 +540,44 @@ typedef struct hotrow_samples_view {
   int64_t num_values;
   int64_t num_dense;
   int64_t num_labels;
+  int64_t global_batch_size;  // samples of all ranks; 0: the end of the split
 } hotrow_samples_view;
 
-// Reads up to max_samples. view->struct_size is set by the caller.
+// Reads up to max_samples, of all ranks together. view->struct_size is set by the caller.
 hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
                                  hotrow_samples* samples, hotrow_samples_view* view);
+
+// Packed data, which readers read as "packed:DIR" at a fraction of the time of text
+// (docs/formats/packed_data.md). `hotrow pack` makes them of files that the trainers read; this
+// makes them of anything else.
+typedef struct hotrow_packer hotrow_packer;
+
+typedef struct hotrow_packer_options {
+  uint64_t struct_size;
+  const char* dir;              // is created; if it exists, it must be empty
+  const char* const* features;  // [num_features] names
+  int64_t num_features;
+  const char* const* tables;  // [num_features] the table of each; NULL: its own, of its name
+  const char* const* labels;  // [num_labels] names; NULL: one, "label"
+  int64_t num_labels;
+  int64_t num_dense;
+  int64_t block_samples;  // 8192: that are read together
+  const char* source;     // what the samples were made of, for people; NULL: not said
+} hotrow_packer_options;
+
+void hotrow_packer_options_default(hotrow_packer_options* options, uint64_t struct_size);
+hotrow_status hotrow_packer_create(const hotrow_packer_options* options, hotrow_packer** packer);
+// Adds samples to a split ("train", "valid", "test"). batch: all have weights, or none; no scores.
+// dense: [B, num_dense]; may be NULL where num_dense is 0. labels: [B, num_labels], each 0 or 1.
+// All are copied. One thread at a time. After an error of the disk, or of a sample that cannot be
+// packed, only destroy may follow.
+hotrow_status hotrow_packer_append(hotrow_packer* packer, const char* split,
+                                   const hotrow_batch* batch, const hotrow_matrix* dense,
+                                   const hotrow_matrix* labels);
+// The directory appears, whole and durable. Of the other calls only destroy may follow.
+hotrow_status hotrow_packer_finish(hotrow_packer* packer);
+// Without finish nothing is left, as after a kill.
+void hotrow_packer_destroy(hotrow_packer* packer);
 
 // ---- Scoring: with a trained model, read only ----
 

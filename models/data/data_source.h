@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/enum_words.h"
 #include "models/data/ctr_batch.h"
 
 namespace hotrow {
@@ -18,6 +19,8 @@ class Vocabulary;
 struct TableSchema;
 
 enum class Split { kTrain, kValid, kTest };
+inline constexpr EnumWord<Split> kSplitWords[] = {
+    {"train", Split::kTrain}, {"valid", Split::kValid}, {"test", Split::kTest}};
 
 struct DataFeature {
   std::string name;
@@ -34,6 +37,7 @@ struct DataSchema {
   int64_t train_samples = 0;          // 0: not known before reading
   int64_t valid_samples = 0;
   int64_t test_samples = 0;
+  double sample_bytes = 0;  // of a file, of packed data, in the mean; 0: not known
 };
 
 // A stream of samples. Their order is a pure function of (seed, epoch): a reader that starts at
@@ -46,8 +50,16 @@ class DataReader {
   virtual ~DataReader() = default;
   // Reads up to max_batch_size samples; an empty batch is the end of the split.
   virtual absl::Status Next(int64_t max_batch_size, CtrBatch* batch) = 0;
+  // The slice of the next batch that one of several ranks holds (models/data/slice_batch.h), maybe
+  // none of it. Returns the size of the batch; 0: the end of the split. world_size >= 1, 0 <= rank
+  // < world_size.
+  virtual absl::StatusOr<int64_t> NextSlice(int64_t max_batch_size, int32_t rank,
+                                            int32_t world_size, CtrBatch* slice);
   // Samples of this epoch handed out so far, those before the start position included.
   virtual int64_t position() const = 0;
+
+ private:
+  CtrBatch whole_;  // what NextSlice takes slices of
 };
 
 class DataSource {

@@ -7,6 +7,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/data/criteo_npy.h"
+#include "models/data/file_pattern.h"
 #include "models/data/packed_source.h"
 #include "models/data/synthetic.h"
 #include "models/data/table_source.h"
@@ -33,15 +34,21 @@ std::vector<std::string> SplitAtCommas(std::string_view text) {
   }
 }
 
+// The names of "FILE[,FILE...]"; what: "FILE".
+absl::StatusOr<std::vector<std::string>> SplitNames(const std::string& place, const char* what) {
+  std::vector<std::string> names = SplitAtCommas(place);
+  for (const std::string& name : names) {
+    if (!name.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--data: empty name in \"", place, "\", expected ", what, "[,", what, "...]"));
+  }
+  return names;
+}
+
 template <TableSchema (*kSchema)(const std::vector<std::string>&)>
 absl::StatusOr<std::unique_ptr<DataSource>> OpenFiles(const std::string& place,
                                                       const FileSourceOptions& options) {
-  const std::vector<std::string> paths = SplitAtCommas(place);
-  for (const std::string& path : paths) {
-    if (!path.empty()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--data: empty file name in \"", place, "\", expected FILE[,FILE...]"));
-  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> paths, SplitNames(place, "FILE"));
   return OpenTableSource(kSchema(paths), options);
 }
 
@@ -57,7 +64,9 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenNpy(const std::string& place,
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenPacked(const std::string& place,
                                                        const FileSourceOptions& options) {
-  return OpenPackedSource(place, options);
+  HOTROW_ASSIGN_OR_RETURN(std::vector<std::string> dirs, SplitNames(place, "DIR"));
+  HOTROW_ASSIGN_OR_RETURN(dirs, ExpandFilePatterns(PosixEnv(), dirs));
+  return OpenPackedSource(dirs, options);
 }
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenTable(const std::string& place,
@@ -86,7 +95,7 @@ constexpr FileKind kFileKinds[] = {
      "day_N_{dense,sparse,labels}.npy, and day_N_sparse_multi_hot.npz where it is there; the last "
      "day is validation and test",
      OpenNpy},
-    {"packed", "DIR", "what `hotrow pack` made of any other kind", OpenPacked},
+    {"packed", "DIR[,DIR...]", "what `hotrow pack` made of any other kind", OpenPacked},
     {"table", "SCHEMA.json",
      "delimited text described by a schema, see docs/formats/table_schema.md", OpenTable},
 };

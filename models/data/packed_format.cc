@@ -48,10 +48,6 @@ absl::Status Damaged(const std::string& path, std::string_view what) {
 
 }  // namespace
 
-const char* NameOfSplit(Split split) {
-  return split == Split::kTrain ? "train" : split == Split::kValid ? "valid" : "test";
-}
-
 int64_t& PackedManifest::Samples(Split split) {
   return split == Split::kTrain   ? schema.train_samples
          : split == Split::kValid ? schema.valid_samples
@@ -92,7 +88,7 @@ std::string PackedManifestText(const PackedManifest& manifest) {
   json["splits"] = Json::array();
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
     const PackedManifest::SplitFile& file = manifest.splits[static_cast<size_t>(split)];
-    json["splits"].push_back({{"split", NameOfSplit(split)},
+    json["splits"].push_back({{"split", WordOf(kSplitWords, split)},
                               {"file", file.file},
                               {"samples", manifest.Samples(split)},
                               {"blocks", file.blocks},

@@ -24,9 +24,6 @@ inline constexpr char kPackedVocabularyName[] = "vocabulary";
 inline constexpr int64_t kPackedAlignment = 4096;  // of blocks and indexes in their files
 inline constexpr int64_t kPackedBlockSamplesMax = 1 << 20;
 
-// "train", "valid", "test".
-const char* NameOfSplit(Split split);
-
 // One block in its file.
 struct PackedBlockPlace {
   uint64_t offset = 0;

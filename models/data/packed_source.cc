@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "base/io_queue.h"
 #include "base/math.h"
@@ -22,6 +23,7 @@
 #include "models/data/packed_format.h"
 #include "models/data/permutation.h"
 #include "models/data/shuffle_impl.h"
+#include "models/data/slice_batch.h"
 #include "models/data/table_schema.h"
 
 namespace hotrow {
@@ -49,25 +51,37 @@ struct Spare {
   }
 };
 
-// The blocks of a split in their file.
+// A split of all packs: their blocks, one pack after the other.
+struct SplitBlocks {
+  struct Block {
+    PackedBlockPlace place;
+    int32_t samples = 0;
+    int32_t file = 0;  // in `paths`
+  };
+  std::vector<std::string> paths;
+  std::vector<int64_t> first_blocks;  // of each file
+  std::vector<Block> blocks;
+
+  int64_t size() const { return std::ssize(blocks); }
+  const Block& at(int64_t block) const { return blocks[static_cast<size_t>(block)]; }
+};
+
+// The files of a split.
 //
 // Threads: Read belongs to one thread; several objects may read one file.
-class BlockFile {
+class BlockFiles {
  public:
-  static absl::StatusOr<std::unique_ptr<BlockFile>> Open(
-      Env& env, const std::string& dir, const PackedManifest& manifest, Split split,
-      std::shared_ptr<const std::vector<PackedBlockPlace>> places) {
-    const std::string path =
-        absl::StrCat(dir, "/", manifest.splits[static_cast<size_t>(split)].file);
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+  static absl::StatusOr<std::unique_ptr<BlockFiles>> Open(
+      Env& env, const PackedManifest& manifest, std::shared_ptr<const SplitBlocks> split) {
+    std::vector<std::unique_ptr<File>> files;
+    for (const std::string& path : split->paths) {
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+      files.push_back(std::move(file));
+    }
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> queue,
                             env.NewIoQueue({.depth = kReadsInFlight}));
-    return std::unique_ptr<BlockFile>(new BlockFile(
-        manifest, manifest.Samples(split), std::move(places), std::move(file), std::move(queue)));
-  }
-
-  int64_t SamplesOf(int64_t block) const {
-    return std::min(manifest_.block_samples, samples_ - block * manifest_.block_samples);
+    return std::unique_ptr<BlockFiles>(
+        new BlockFiles(manifest, std::move(split), std::move(files), std::move(queue)));
   }
 
   // Many at a time; each is looked at as soon as it is there.
@@ -75,15 +89,15 @@ class BlockFile {
     std::vector<std::shared_ptr<PackedBlock>> blocks;
     std::vector<IoRequest> requests;
     for (size_t i = 0; i < numbers.size(); ++i) {
-      const PackedBlockPlace& place = PlaceOf(numbers[i]);
+      const SplitBlocks::Block& block = split_->at(numbers[i]);
       if (spare->blocks.empty()) spare->blocks.push_back(std::make_shared<PackedBlock>());
       blocks.push_back(std::move(spare->blocks.back()));
       spare->blocks.pop_back();
-      HOTROW_RETURN_IF_ERROR(blocks.back()->Reserve(place.bytes));
-      requests.push_back({.file = file_.get(),
-                          .offset = static_cast<int64_t>(place.offset),
+      HOTROW_RETURN_IF_ERROR(blocks.back()->Reserve(block.place.bytes));
+      requests.push_back({.file = files_[static_cast<size_t>(block.file)].get(),
+                          .offset = static_cast<int64_t>(block.place.offset),
                           .data = blocks.back()->bytes(),
-                          .bytes = place.bytes,
+                          .bytes = block.place.bytes,
                           .user_data = i});
     }
     absl::Status status;
@@ -98,34 +112,29 @@ class BlockFile {
   }
 
  private:
-  BlockFile(const PackedManifest& manifest, int64_t samples,
-            std::shared_ptr<const std::vector<PackedBlockPlace>> places, std::unique_ptr<File> file,
-            std::unique_ptr<IoQueue> queue)
+  BlockFiles(const PackedManifest& manifest, std::shared_ptr<const SplitBlocks> split,
+             std::vector<std::unique_ptr<File>> files, std::unique_ptr<IoQueue> queue)
       : manifest_(manifest),
-        samples_(samples),
-        places_(std::move(places)),
-        file_(std::move(file)),
+        split_(std::move(split)),
+        files_(std::move(files)),
         queue_(std::move(queue)) {}
 
-  const PackedBlockPlace& PlaceOf(int64_t block) const {
-    return (*places_)[static_cast<size_t>(block)];
-  }
   absl::Status Look(int64_t number, PackedBlock* block) const {
-    const PackedBlockPlace& place = PlaceOf(number);
+    const auto& [place, samples, file] = split_->at(number);
     const std::span<const std::byte> bytes(block->bytes(), place.bytes);
     const absl::Status opened = Crc32c(bytes) != place.crc
                                     ? absl::DataLossError("its checksum differs")
-                                    : block->Open(manifest_, place.bytes, SamplesOf(number));
+                                    : block->Open(manifest_, place.bytes, samples);
     if (opened.ok()) return opened;
-    return absl::DataLossError(
-        absl::StrCat(file_->path(), ": block ", number, " at byte ", place.offset,
-                     " is damaged: ", std::string(opened.message()), "; pack the data again"));
+    const auto f = static_cast<size_t>(file);
+    return absl::DataLossError(absl::StrCat(
+        split_->paths[f], ": block ", number - split_->first_blocks[f], " at byte ", place.offset,
+        " is damaged: ", std::string(opened.message()), "; pack the data again"));
   }
 
   const PackedManifest& manifest_;
-  const int64_t samples_;
-  const std::shared_ptr<const std::vector<PackedBlockPlace>> places_;
-  const std::unique_ptr<File> file_;
+  const std::shared_ptr<const SplitBlocks> split_;
+  const std::vector<std::unique_ptr<File>> files_;
   const std::unique_ptr<IoQueue> queue_;
 };
 
@@ -133,23 +142,17 @@ class BlockFile {
 // group are mixed, or not.
 class EpochOrder {
  public:
-  EpochOrder(int64_t samples, int64_t block_samples, int64_t blocks_per_group, bool shuffled,
-             uint64_t seed, int64_t epoch)
-      : samples_(samples),
-        block_samples_(block_samples),
+  EpochOrder(const SplitBlocks& split, int64_t blocks_per_group, bool shuffled, uint64_t seed,
+             int64_t epoch)
+      : num_blocks_(split.size()),
         blocks_per_group_(blocks_per_group),
         shuffled_(shuffled),
         seed_(seed),
         epoch_(epoch) {
-    const int64_t blocks = CeilDiv(samples, block_samples);
-    const int64_t missing = blocks * block_samples - samples;  // of the last block of the file
-    group_begin_ = {0};
-    bool last_block_came = false;
-    for (int64_t g = 0; group_begin_.back() < samples; ++g) {
-      const std::vector<int64_t> members = BlocksOf(g);
-      last_block_came = last_block_came || members.back() == blocks - 1;
-      const int64_t end = std::min((g + 1) * blocks_per_group, blocks) * block_samples;
-      group_begin_.push_back(end - (last_block_came ? missing : 0));
+    for (int64_t g = 0; g < CeilDiv(num_blocks_, blocks_per_group_); ++g) {
+      int64_t samples = 0;
+      for (const int64_t block : BlocksOf(g)) samples += split.at(block).samples;
+      group_begin_.push_back(group_begin_.back() + samples);
     }
   }
 
@@ -160,14 +163,14 @@ class EpochOrder {
     return std::upper_bound(group_begin_.begin(), group_begin_.end(), position) -
            group_begin_.begin() - 1;
   }
-  // Their numbers in the file, ascending: so the short one, the last of the file, comes last.
+  // Their numbers in the split, ascending.
   std::vector<int64_t> BlocksOf(int64_t group) const {
-    const int64_t blocks = CeilDiv(samples_, block_samples_);
     const int64_t begin = group * blocks_per_group_;
-    std::vector<int64_t> members(static_cast<size_t>(std::min(blocks_per_group_, blocks - begin)));
+    std::vector<int64_t> members(
+        static_cast<size_t>(std::min(blocks_per_group_, num_blocks_ - begin)));
     std::iota(members.begin(), members.end(), begin);
-    if (shuffled_ && blocks > blocks_per_group_) {
-      const Permutation order = BlockOrder(blocks, seed_, epoch_);
+    if (shuffled_ && num_blocks_ > blocks_per_group_) {
+      const Permutation order = BlockOrder(num_blocks_, seed_, epoch_);
       for (int64_t& block : members) {
         block = static_cast<int64_t>(order(static_cast<uint64_t>(block)));
       }
@@ -183,13 +186,12 @@ class EpochOrder {
   }
 
  private:
-  const int64_t samples_;
-  const int64_t block_samples_;
+  const int64_t num_blocks_;
   const int64_t blocks_per_group_;
   const bool shuffled_;
   const uint64_t seed_;
   const int64_t epoch_;
-  std::vector<int64_t> group_begin_;
+  std::vector<int64_t> group_begin_ = {0};
 };
 
 // The blocks as they are used: themselves, or as rows, which make them spare.
@@ -207,11 +209,11 @@ absl::StatusOr<Group> MakeGroup(const PackedManifest& manifest, bool as_rows, Pa
 // Reads groups of blocks one ahead of who takes them, on a thread of its own.
 class GroupReader {
  public:
-  GroupReader(const PackedManifest& manifest, bool as_rows, std::unique_ptr<BlockFile> file,
+  GroupReader(const PackedManifest& manifest, bool as_rows, std::unique_ptr<BlockFiles> files,
               std::shared_ptr<const EpochOrder> order, int64_t first_group)
       : manifest_(manifest),
         as_rows_(as_rows),
-        file_(std::move(file)),
+        files_(std::move(files)),
         order_(std::move(order)),
         next_(first_group) {}
   ~GroupReader() {
@@ -269,13 +271,13 @@ class GroupReader {
     }
   }
   absl::StatusOr<Group> ReadGroup(Spare* spare) {
-    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, file_->Read(order_->BlocksOf(next_), spare));
+    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, files_->Read(order_->BlocksOf(next_), spare));
     return MakeGroup(manifest_, as_rows_, std::move(blocks), spare);
   }
 
   const PackedManifest& manifest_;
   const bool as_rows_;
-  const std::unique_ptr<BlockFile> file_;
+  const std::unique_ptr<BlockFiles> files_;
   const std::shared_ptr<const EpochOrder> order_;
   int64_t next_;  // group; of the thread
   std::mutex mutex_;
@@ -304,28 +306,35 @@ class PackedReader : public DataReader {
         group_(std::move(resident)) {}
 
   absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+    return NextSlice(max_batch_size, 0, 1, batch).status();
+  }
+  absl::StatusOr<int64_t> NextSlice(int64_t max_batch_size, int32_t rank, int32_t world_size,
+                                    CtrBatch* batch) override {
     HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
     const int64_t n = std::min(max_batch_size, samples_ - position_);
-    if (as_rows_) MakeRoomForRows(manifest_, n, pool_, batch);
+    const int64_t first = position_ + SliceBegin(n, rank, world_size);
+    const int64_t last = position_ + SliceBegin(n, int64_t{rank} + 1, world_size);
+    if (as_rows_) MakeRoomForRows(manifest_, last - first, pool_, batch);
     selection_.Clear();
     std::vector<Group> done;  // those that end in this batch
-    for (int64_t at = 0; at < n;) {
+    for (const int64_t end = position_ + n; position_ < end;) {
       if (number_ < 0 || position_ >= order_->GroupBegin(number_ + 1)) {
         HOTROW_RETURN_IF_ERROR(EnterGroup(&done));
       }
-      const int64_t begin = position_ - order_->GroupBegin(number_);
-      const int64_t count = std::min(n - at, order_->GroupBegin(number_ + 1) - position_);
+      const int64_t group_begin = order_->GroupBegin(number_);
+      const int64_t from = std::max(first, position_);
+      position_ = std::min(end, order_->GroupBegin(number_ + 1));
+      const int64_t count = std::min(last, position_) - from;
+      if (count <= 0) continue;
       if (as_rows_) {
-        group_.rows->Gather(*permutation_, begin, count, pool_, at, batch);
+        group_.rows->Gather(*permutation_, from - group_begin, count, pool_, from - first, batch);
       } else {
-        Select(begin, count);
+        Select(from - group_begin, count);
       }
-      position_ += count;
-      at += count;
     }
-    if (!as_rows_) MakeBatchOfColumns(manifest_, selection_, pool_, n, batch);
+    if (!as_rows_) MakeBatchOfColumns(manifest_, selection_, pool_, last - first, batch);
     for (Group& group : done) groups_->GiveBack(std::move(group));
-    return absl::OkStatus();
+    return n;
   }
   int64_t position() const override { return position_; }
 
@@ -343,23 +352,27 @@ class PackedReader : public DataReader {
 
   // Adds the samples [begin, begin + count) of the group in its order.
   void Select(int64_t begin, int64_t count) {
-    const int64_t each = manifest_.block_samples;
     const auto first_block = static_cast<int64_t>(selection_.blocks.size());
-    for (const auto& block : group_.blocks) selection_.blocks.push_back(block.get());
-    const auto add = [&](int64_t i, int64_t length) {
-      selection_.runs.push_back({static_cast<uint32_t>(first_block + i / each),
-                                 static_cast<uint32_t>(i % each), static_cast<uint32_t>(length)});
-    };
-    if (permutation_ != nullptr) {
-      for (int64_t i = begin; i < begin + count; ++i) {
-        add(static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(i))), 1);
-      }
-      return;
+    block_begin_ = {0};  // of the blocks of the group, and the end
+    for (const auto& block : group_.blocks) {
+      selection_.blocks.push_back(block.get());
+      block_begin_.push_back(block_begin_.back() + block->samples());
     }
+    // Adds up to `most` samples of the group in the order of its blocks; returns how many.
+    const auto add = [&](int64_t i, int64_t most) {
+      // Few blocks have fewer samples: the last ones of their files.
+      auto block = static_cast<size_t>(i / manifest_.block_samples);
+      while (block_begin_[block + 1] <= i) ++block;
+      const int64_t length = std::min(block_begin_[block + 1] - i, most);
+      selection_.runs.push_back({static_cast<uint32_t>(first_block + static_cast<int64_t>(block)),
+                                 static_cast<uint32_t>(i - block_begin_[block]),
+                                 static_cast<uint32_t>(length)});
+      return length;
+    };
     for (int64_t i = begin; i < begin + count;) {
-      const int64_t length = std::min(RoundUp(i + 1, each), begin + count) - i;
-      add(i, length);
-      i += length;
+      i += permutation_ == nullptr
+               ? add(i, begin + count - i)
+               : add(static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(i))), 1);
     }
   }
 
@@ -374,23 +387,23 @@ class PackedReader : public DataReader {
   Group group_;
   std::unique_ptr<Permutation> permutation_;  // of its samples; null: they are in order
   PackedSelection selection_;
+  std::vector<int64_t> block_begin_;  // of Select
 };
 
 class PackedSource : public DataSource {
  public:
-  PackedSource(std::string dir, const FileSourceOptions& options, Env& env)
-      : dir_(std::move(dir)), options_(options), env_(env), pool_(options.threads.reading) {}
+  PackedSource(const FileSourceOptions& options, Env& env)
+      : options_(options), env_(env), pool_(options.threads.reading) {}
 
-  absl::Status Init() {
+  absl::Status Init(const std::vector<std::string>& dirs) {
     HOTROW_RETURN_IF_ERROR(options_.Validate());
     HOTROW_RETURN_IF_ERROR(pool_.status());
-    HOTROW_ASSIGN_OR_RETURN(manifest_, ReadPackedManifest(env_, dir_));
-    for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-      HOTROW_ASSIGN_OR_RETURN(std::vector<PackedBlockPlace> places,
-                              ReadPackedIndex(env_, dir_, manifest_, split));
-      places_[static_cast<size_t>(split)] =
-          std::make_shared<const std::vector<PackedBlockPlace>>(std::move(places));
+    std::array<SplitBlocks, 3> splits;
+    for (const std::string& dir : dirs) HOTROW_RETURN_IF_ERROR(Add(dir, &splits));
+    for (size_t s = 0; s < splits.size(); ++s) {
+      splits_[s] = std::make_shared<const SplitBlocks>(std::move(splits[s]));
     }
+    manifest_.schema.sample_bytes = SampleBytes();
     if (!manifest_.table_schema.empty()) {
       HOTROW_ASSIGN_OR_RETURN(TableSchema schema,
                               ParseTableSchemaText(manifest_.table_schema,
@@ -405,12 +418,12 @@ class PackedSource : public DataSource {
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
     std::vector<std::pair<std::string, std::string>> out = {{"form", "packed"}};
     for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-      out.emplace_back(NameOfSplit(split),
+      out.emplace_back(std::string(WordOf(kSplitWords, split)),
                        absl::StrCat(manifest_.Samples(split), " samples, checksum ",
-                                    manifest_.splits[static_cast<size_t>(split)].index_crc));
+                                    checksums_[static_cast<size_t>(split)]));
     }
     out.emplace_back("order", options_.in_order ? std::string("that of the files")
-                              : BlocksPerGroup(Split::kTrain) >= NumBlocks(Split::kTrain)
+                              : BlocksPerGroup(Split::kTrain) >= Blocks(Split::kTrain)->size()
                                   ? std::string("shuffled as a whole")
                                   : absl::StrCat("shuffled in groups of ",
                                                  BlocksPerGroup(Split::kTrain), " blocks"));
@@ -426,8 +439,8 @@ class PackedSource : public DataSource {
     const int64_t samples = manifest_.Samples(split);
     HOTROW_RETURN_IF_ERROR(CheckStart(manifest_.schema, epoch, first_sample, samples));
     const bool shuffled = split == Split::kTrain && !options_.in_order;
-    const auto order = std::make_shared<const EpochOrder>(
-        samples, manifest_.block_samples, BlocksPerGroup(split), shuffled, options_.seed, epoch);
+    const auto order = std::make_shared<const EpochOrder>(*Blocks(split), BlocksPerGroup(split),
+                                                          shuffled, options_.seed, epoch);
     const bool as_rows = shuffled && manifest_.one_each && !manifest_.has_weights;
     Group resident;
     std::unique_ptr<GroupReader> groups;
@@ -436,8 +449,9 @@ class PackedSource : public DataSource {
     } else if (shuffled && order->num_groups() == 1) {
       HOTROW_ASSIGN_OR_RETURN(resident, Resident(as_rows));
     } else {
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, OpenFile(split));
-      groups = std::make_unique<GroupReader>(manifest_, as_rows, std::move(file), order,
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BlockFiles> files,
+                              BlockFiles::Open(env_, manifest_, Blocks(split)));
+      groups = std::make_unique<GroupReader>(manifest_, as_rows, std::move(files), order,
                                              order->GroupOf(first_sample));
       HOTROW_RETURN_IF_ERROR(groups->Start());
     }
@@ -446,11 +460,87 @@ class PackedSource : public DataSource {
   }
 
  private:
-  int64_t NumBlocks(Split split) const {
-    return manifest_.splits[static_cast<size_t>(split)].blocks;
+  // One pack more.
+  absl::Status Add(const std::string& dir, std::array<SplitBlocks, 3>* splits) {
+    HOTROW_ASSIGN_OR_RETURN(PackedManifest manifest, ReadPackedManifest(env_, dir));
+    const bool is_first = dir_.empty();
+    if (!is_first) HOTROW_RETURN_IF_ERROR(CheckFits(dir, manifest));
+    for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+      const auto s = static_cast<size_t>(split);
+      SplitBlocks& all = (*splits)[s];
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<PackedBlockPlace> places,
+                              ReadPackedIndex(env_, dir, manifest, split));
+      const auto file = static_cast<int32_t>(all.paths.size());
+      all.paths.push_back(absl::StrCat(dir, "/", manifest.splits[s].file));
+      all.first_blocks.push_back(all.size());
+      int64_t left = manifest.Samples(split);
+      for (const PackedBlockPlace& place : places) {
+        const int64_t samples = std::min(left, manifest.block_samples);
+        all.blocks.push_back({place, static_cast<int32_t>(samples), file});
+        left -= samples;
+      }
+      absl::StrAppend(&checksums_[s], is_first ? "" : ", ", manifest.splits[s].index_crc);
+    }
+    if (is_first) {
+      dir_ = dir;
+      manifest_ = std::move(manifest);
+      return absl::OkStatus();
+    }
+    for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+      manifest_.Samples(split) += manifest.Samples(split);
+    }
+    manifest_.block_samples = std::max(manifest_.block_samples, manifest.block_samples);
+    manifest_.one_each = manifest_.one_each && manifest.one_each;
+    for (size_t f = 0; f < manifest_.schema.features.size(); ++f) {
+      int64_t& most = manifest_.schema.features[f].max_hotness;
+      const int64_t other = manifest.schema.features[f].max_hotness;
+      most = most == 0 || other == 0 ? 0 : std::max(most, other);
+    }
+    return absl::OkStatus();
   }
-  const std::vector<PackedBlockPlace>& Places(Split split) const {
-    return *places_[static_cast<size_t>(split)];
+
+  // Whether another pack has samples as the first one does.
+  absl::Status CheckFits(const std::string& dir, const PackedManifest& other) const {
+    const DataSchema& schema = manifest_.schema;
+    std::string what;
+    if (other.schema.labels != schema.labels) what = "labels";
+    if (other.schema.num_dense != schema.num_dense) what = "number of dense features";
+    if (other.schema.features.size() != schema.features.size()) what = "number of features";
+    for (size_t f = 0; what.empty() && f < schema.features.size(); ++f) {
+      const DataFeature& ours = schema.features[f];
+      const DataFeature& theirs = other.schema.features[f];
+      if (theirs.name != ours.name || theirs.table != ours.table ||
+          theirs.num_embeddings != ours.num_embeddings) {
+        what = absl::StrCat("feature ", f, " (", ours.name, ")");
+      }
+    }
+    if (other.has_weights != manifest_.has_weights) what = "weights";
+    if (other.has_probability != manifest_.has_probability) what = "true probability";
+    if (other.table_schema != manifest_.table_schema) what = "meaning of its text";
+    if (other.vocabulary_bytes != manifest_.vocabulary_bytes ||
+        other.vocabulary_crc != manifest_.vocabulary_crc) {
+      what = "vocabulary";
+    }
+    if (what.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, ": its ", what, " is not that of ", dir_,
+                     "; pack the sources of both with one schema, or as one"));
+  }
+
+  double SampleBytes() const {
+    int64_t bytes = 0;
+    int64_t samples = 0;
+    for (const auto& split : splits_) {
+      for (const SplitBlocks::Block& block : split->blocks) {
+        bytes += RoundUp(int64_t{block.place.bytes}, kPackedAlignment);
+        samples += block.samples;
+      }
+    }
+    return static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(samples, 1));
+  }
+
+  const std::shared_ptr<const SplitBlocks>& Blocks(Split split) const {
+    return splits_[static_cast<size_t>(split)];
   }
 
   // All of training data that fit; of others as many as half of the memory holds.
@@ -458,27 +548,24 @@ class PackedSource : public DataSource {
     if (split != Split::kTrain || options_.in_order) return kBlocksInOrder;
     int64_t sum = 0;
     int64_t largest = 1;
-    for (const PackedBlockPlace& place : Places(split)) {
-      sum += place.bytes;
-      largest = std::max(largest, int64_t{place.bytes});
+    for (const SplitBlocks::Block& block : Blocks(split)->blocks) {
+      sum += block.place.bytes;
+      largest = std::max(largest, int64_t{block.place.bytes});
     }
-    if (sum <= options_.memory_bytes) return std::max(NumBlocks(split), int64_t{1});
+    if (sum <= options_.memory_bytes) return std::max(Blocks(split)->size(), int64_t{1});
     return std::max(options_.memory_bytes / 2 / largest, int64_t{1});
-  }
-
-  absl::StatusOr<std::unique_ptr<BlockFile>> OpenFile(Split split) {
-    return BlockFile::Open(env_, dir_, manifest_, split, places_[static_cast<size_t>(split)]);
   }
 
   // All of the training split, read once.
   absl::StatusOr<Group> Resident(bool as_rows) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (resident_.rows != nullptr || !resident_.blocks.empty()) return resident_;
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFile> file, OpenFile(Split::kTrain));
-    std::vector<int64_t> all(static_cast<size_t>(NumBlocks(Split::kTrain)));
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFiles> files,
+                            BlockFiles::Open(env_, manifest_, Blocks(Split::kTrain)));
+    std::vector<int64_t> all(Blocks(Split::kTrain)->blocks.size());
     std::iota(all.begin(), all.end(), 0);
     Spare spare;
-    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, file->Read(all, &spare));
+    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, files->Read(all, &spare));
     HOTROW_ASSIGN_OR_RETURN(resident_, MakeGroup(manifest_, as_rows, std::move(blocks), &spare));
     return resident_;
   }
@@ -507,12 +594,13 @@ class PackedSource : public DataSource {
                      saved->where, "; train on the text itself"));
   }
 
-  const std::string dir_;
   const FileSourceOptions options_;
   Env& env_;
   ThreadPool pool_;
-  PackedManifest manifest_;
-  std::array<std::shared_ptr<const std::vector<PackedBlockPlace>>, 3> places_;
+  std::string dir_;          // the first one
+  PackedManifest manifest_;  // its own, with the samples of all
+  std::array<std::string, 3> checksums_;
+  std::array<std::shared_ptr<const SplitBlocks>, 3> splits_;
   std::unique_ptr<TableSchema> table_schema_;
   Vocabulary vocabulary_;
   std::mutex mutex_;  // guards what follows
@@ -521,18 +609,19 @@ class PackedSource : public DataSource {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::string& dir,
+absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::vector<std::string>& dirs,
                                                              const FileSourceOptions& options,
                                                              Env& env) {
-  auto source = std::make_unique<PackedSource>(dir, options, env);
-  HOTROW_RETURN_IF_ERROR(source->Init());
+  HOTROW_CHECK(!dirs.empty());
+  auto source = std::make_unique<PackedSource>(options, env);
+  HOTROW_RETURN_IF_ERROR(source->Init(dirs));
   return source;
 }
 
 absl::Status VerifyPackedData(Env& env, const std::string& dir) {
   HOTROW_ASSIGN_OR_RETURN(const PackedManifest manifest, ReadPackedManifest(env, dir));
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
-                          OpenPackedSource(dir, {.in_order = true}, env));
+                          OpenPackedSource({dir}, {.in_order = true}, env));
   return data->ReadAll(manifest.block_samples,
                        [](Split, const CtrBatch&) { return absl::OkStatus(); });
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/env.h"
@@ -12,7 +13,9 @@
 
 namespace hotrow {
 
-// Packed data (models/data/packed_format.h), made by `hotrow pack`. Of the options it takes
+// Packed data (models/data/packed_format.h), made by `hotrow pack`. Several packs of one schema are
+// read one after the other, as if they were one; they may lie on several drives. Of the options it
+// takes
 //
 //   memory_bytes     blocks in memory at a time, of each reader. Training data that fit stay there
 //                    and are shuffled as a whole, in the order that OpenFileSource gives them.
@@ -24,8 +27,9 @@ namespace hotrow {
 //   saved_vocabulary must be that of the data, whose ids are what it made of them
 //
 // and the seed. Any sample can be the first one: nothing before it is read. `env` must outlive the
-// source.
-absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::string& dir,
+// source. Errors: those of ReadPackedManifest; FailedPrecondition, naming both and what differs,
+// where a pack does not fit the first one.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::vector<std::string>& dirs,
                                                              const FileSourceOptions& options,
                                                              Env& env = PosixEnv());
 

@@ -21,73 +21,21 @@ namespace {
 
 constexpr Split kSplits[] = {Split::kTrain, Split::kValid, Split::kTest};
 
-class PackWriter {
+class Writer : public PackedWriter {
  public:
-  PackWriter(DataSource& data, const PackOptions& options, std::string dir)
-      : data_(data), options_(options), env_(*options.env), dir_(std::move(dir)) {}
-
-  absl::Status Write() {
-    manifest_.schema = data_.schema();
-    manifest_.block_samples = options_.block_samples;
+  Writer(const DataSchema& schema, const PackOptions& options, std::unique_ptr<PartialDir> dir)
+      : options_(options), env_(*options.env), dir_(std::move(dir)) {
+    manifest_.schema = schema;
+    manifest_.block_samples = options.block_samples;
     manifest_.one_each = true;  // as far as it is known
-    HOTROW_ASSIGN_OR_RETURN(const auto identity, data_.Identity());
-    manifest_.source = identity;
-    manifest_.source.insert(manifest_.source.begin(), {"data", options_.source});
-    if (const TableSchema* const schema = data_.table_schema(); schema != nullptr) {
-      manifest_.table_schema = TableSchemaText(*schema);
-    }
+  }
+
+  absl::Status Begin() {
     for (const Split split : kSplits) HOTROW_RETURN_IF_ERROR(Begin(split));
-    HOTROW_RETURN_IF_ERROR(
-        data_.ReadAll(options_.block_samples,
-                      [&](Split split, const CtrBatch& batch) { return Append(split, batch); }));
-    if (manifest_.schema.train_samples == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options_.source, ": no sample goes to the training split"));
-    }
-    for (const Split split : kSplits) HOTROW_RETURN_IF_ERROR(End(split));
-    HOTROW_RETURN_IF_ERROR(WriteVocabulary());
-    HOTROW_ASSIGN_OR_RETURN(const auto identity_now, data_.Identity());
-    if (identity_now != identity) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          options_.source, ": changed while it was read; pack it when nobody writes it"));
-    }
-    return WriteText(kPackedManifestName, PackedManifestText(manifest_));
-  }
-  const PackedManifest& manifest() const { return manifest_; }
-
- private:
-  // What is written of a split.
-  struct Part {
-    std::unique_ptr<File> file;
-    std::unique_ptr<PackedBlockBuilder> builder;
-    int64_t offset = 0;  // of the next block
-    std::vector<PackedBlockPlace> places;
-  };
-
-  absl::Status WriteText(const char* name, const std::string& text) {
-    return WriteFileAtomically(env_, absl::StrCat(dir_, "/", name), text);
-  }
-
-  absl::Status WriteVocabulary() {
-    const Vocabulary* const vocabulary = data_.vocabulary();
-    if (vocabulary == nullptr || vocabulary->empty()) return absl::OkStatus();
-    const std::string bytes = vocabulary->Encode();
-    manifest_.vocabulary_bytes = static_cast<int64_t>(bytes.size());
-    manifest_.vocabulary_crc = Crc32c(std::as_bytes(std::span(bytes)));
-    return WriteText(kPackedVocabularyName, bytes);
-  }
-
-  absl::Status Begin(Split split) {
-    Part& part = parts_[static_cast<size_t>(split)];
-    manifest_.Samples(split) = 0;
-    PackedManifest::SplitFile& out = manifest_.splits[static_cast<size_t>(split)];
-    out.file = absl::StrCat(NameOfSplit(split), ".pack");
-    HOTROW_ASSIGN_OR_RETURN(part.file,
-                            env_.Open(absl::StrCat(dir_, "/", out.file), OpenMode::kTruncate));
     return absl::OkStatus();
   }
 
-  absl::Status Append(Split split, const CtrBatch& batch) {
+  absl::Status Append(Split split, const CtrBatch& batch) override {
     const bool has_weights = !batch.weights.empty();
     const bool has_probability = !batch.true_probability.empty();
     if (done_ == 0) {
@@ -95,7 +43,9 @@ class PackWriter {
       manifest_.has_probability = has_probability;
       for (Part& part : parts_) part.builder = std::make_unique<PackedBlockBuilder>(manifest_);
     }
-    if (manifest_.has_weights != has_weights || manifest_.has_probability != has_probability) {
+    if (batch.batch_size == 0) return absl::OkStatus();
+    if ((!batch.values.empty() && manifest_.has_weights != has_weights) ||
+        manifest_.has_probability != has_probability) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.source,
                        ": only some samples have weights, or probabilities; expected all or none"));
@@ -108,8 +58,8 @@ class PackWriter {
       if (const absl::Status status = part.builder->Append(batch, begin, begin + count);
           !status.ok()) {
         return absl::InvalidArgumentError(
-            absl::StrCat(options_.source, ", split ", NameOfSplit(split), ", from sample ", samples,
-                         " on: ", std::string(status.message())));
+            absl::StrCat(options_.source, ", split ", std::string(WordOf(kSplitWords, split)),
+                         ", from sample ", samples, " on: ", std::string(status.message())));
       }
       begin += count;
       if (part.builder->size() == options_.block_samples) {
@@ -119,6 +69,55 @@ class PackWriter {
     samples += batch.batch_size;
     done_ += batch.batch_size;
     if (options_.on_progress) options_.on_progress(done_);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PackedManifest> Finish(const Origin& origin) override {
+    if (manifest_.schema.train_samples == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.source, ": no sample goes to the training split"));
+    }
+    manifest_.source = origin.source;
+    manifest_.source.insert(manifest_.source.begin(), {"data", options_.source});
+    if (origin.table_schema != nullptr) {
+      manifest_.table_schema = TableSchemaText(*origin.table_schema);
+    }
+    for (const Split split : kSplits) HOTROW_RETURN_IF_ERROR(End(split));
+    HOTROW_RETURN_IF_ERROR(WriteVocabulary(origin.vocabulary));
+    HOTROW_RETURN_IF_ERROR(WriteText(kPackedManifestName, PackedManifestText(manifest_)));
+    HOTROW_RETURN_IF_ERROR(dir_->Commit());
+    return manifest_;
+  }
+
+ private:
+  // What is written of a split.
+  struct Part {
+    std::unique_ptr<File> file;
+    std::unique_ptr<PackedBlockBuilder> builder;
+    int64_t offset = 0;  // of the next block
+    std::vector<PackedBlockPlace> places;
+  };
+
+  std::string Path(const std::string& name) const { return absl::StrCat(dir_->path(), "/", name); }
+
+  absl::Status WriteText(const char* name, const std::string& text) {
+    return WriteFileAtomically(env_, Path(name), text);
+  }
+
+  absl::Status WriteVocabulary(const Vocabulary* vocabulary) {
+    if (vocabulary == nullptr || vocabulary->empty()) return absl::OkStatus();
+    const std::string bytes = vocabulary->Encode();
+    manifest_.vocabulary_bytes = static_cast<int64_t>(bytes.size());
+    manifest_.vocabulary_crc = Crc32c(std::as_bytes(std::span(bytes)));
+    return WriteText(kPackedVocabularyName, bytes);
+  }
+
+  absl::Status Begin(Split split) {
+    Part& part = parts_[static_cast<size_t>(split)];
+    manifest_.Samples(split) = 0;
+    PackedManifest::SplitFile& out = manifest_.splits[static_cast<size_t>(split)];
+    out.file = absl::StrCat(std::string(WordOf(kSplitWords, split)), ".pack");
+    HOTROW_ASSIGN_OR_RETURN(part.file, env_.Open(Path(out.file), OpenMode::kTruncate));
     return absl::OkStatus();
   }
 
@@ -153,10 +152,9 @@ class PackWriter {
     return absl::OkStatus();
   }
 
-  DataSource& data_;
-  const PackOptions& options_;
+  const PackOptions options_;
   Env& env_;
-  const std::string dir_;
+  const std::unique_ptr<PartialDir> dir_;
   PackedManifest manifest_;
   std::array<Part, 3> parts_;  // by Split
   int64_t done_ = 0;           // samples of all splits
@@ -164,7 +162,8 @@ class PackWriter {
 
 }  // namespace
 
-absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& options) {
+absl::StatusOr<std::unique_ptr<PackedWriter>> PackedWriter::Create(const DataSchema& schema,
+                                                                   const PackOptions& options) {
   if (options.block_samples < 1 || options.block_samples > kPackedBlockSamplesMax) {
     return absl::InvalidArgumentError(absl::StrCat("PackOptions.block_samples is ",
                                                    options.block_samples, ", expected one in [1, ",
@@ -172,12 +171,27 @@ absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& opt
   }
   Env& env = *options.env;
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, options.dir));
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PartialDir> dir,
-                          PartialDir::Create(env, options.dir));
-  PackWriter writer(data, options, dir->path());
-  HOTROW_RETURN_IF_ERROR(writer.Write());
-  HOTROW_RETURN_IF_ERROR(dir->Commit());
-  return writer.manifest();
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<PartialDir> dir, PartialDir::Create(env, options.dir));
+  auto writer = std::make_unique<Writer>(schema, options, std::move(dir));
+  HOTROW_RETURN_IF_ERROR(writer->Begin());
+  return writer;
+}
+
+absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& options) {
+  HOTROW_ASSIGN_OR_RETURN(auto identity, data.Identity());
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PackedWriter> writer,
+                          PackedWriter::Create(data.schema(), options));
+  HOTROW_RETURN_IF_ERROR(data.ReadAll(
+      options.block_samples,
+      [&](Split split, const CtrBatch& batch) { return writer->Append(split, batch); }));
+  HOTROW_ASSIGN_OR_RETURN(const auto identity_now, data.Identity());
+  if (identity_now != identity) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.source, ": changed while it was read; pack it when nobody writes it"));
+  }
+  return writer->Finish({.source = std::move(identity),
+                         .table_schema = data.table_schema(),
+                         .vocabulary = data.vocabulary()});
 }
 
 }  // namespace hotrow

@@ -3,8 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "models/data/data_source.h"
@@ -15,17 +19,40 @@ namespace hotrow {
 struct PackOptions {
   std::string dir;               // created; if it exists, it must be empty
   int64_t block_samples = 8192;  // samples that are read together; [1, kPackedBlockSamplesMax]
-  std::string source;            // its name in the pack, for people
-  std::function<void(int64_t samples)> on_progress;  // after each block; may be empty
+  std::string source;            // its name in the pack and in errors, for people
+  std::function<void(int64_t samples)> on_progress;  // after each batch; may be empty
   Env* env = &PosixEnv();
 };
 
-// Writes all samples of a source as packed data (docs/formats/packed_data.md), in the order in
-// which it gives those of epoch 0: open it with OpenDataOptions::in_order. The directory appears
-// when all of it is durable; a kill leaves none. Takes some MiB of memory. Returns what the pack
-// says of itself.
-// Errors: those of the source and of the disk; InvalidArgument where a pack cannot hold a sample;
-// FailedPrecondition where the source changed meanwhile, or the directory is not empty.
+// Writes packed data (docs/formats/packed_data.md), batch by batch. The directory appears with
+// Finish, when all of it is durable; without it, or after a kill, there is none. Takes some MiB of
+// memory.
+//
+// Threads: one at a time. After an error only the destructor may follow.
+class PackedWriter {
+ public:
+  // schema: of the batches; its numbers of samples are not looked at. Errors: InvalidArgument;
+  // FailedPrecondition where the directory is not empty; those of the disk.
+  static absl::StatusOr<std::unique_ptr<PackedWriter>> Create(const DataSchema& schema,
+                                                              const PackOptions& options);
+  virtual ~PackedWriter() = default;
+  // Samples of a split, which follow those that it has. Errors: InvalidArgument where a pack cannot
+  // hold one of them; those of the disk.
+  virtual absl::Status Append(Split split, const CtrBatch& batch) = 0;
+
+  // What the samples were made of.
+  struct Origin {
+    std::vector<std::pair<std::string, std::string>> source;  // DataSource::Identity
+    const TableSchema* table_schema = nullptr;                // or null
+    const Vocabulary* vocabulary = nullptr;                   // or null
+  };
+  // Returns what the pack says of itself. Errors: InvalidArgument where no sample is for training.
+  virtual absl::StatusOr<PackedManifest> Finish(const Origin& origin) = 0;
+};
+
+// Packs all samples of a source, in the order in which it gives those of epoch 0: open it with
+// OpenDataOptions::in_order. Errors: those of the source and of PackedWriter; FailedPrecondition
+// where the source changed meanwhile.
 absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& options);
 
 }  // namespace hotrow

@@ -86,23 +86,23 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
 }
 
 absl::Status BatchReader::ReadBatch(Item* item) {
-  if (options_.world_size == 1) {
-    HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &item->batch));
-    item->global_batch_size = item->batch.batch_size;
+  const auto [rank, world_size] = std::pair(options_.rank, options_.world_size);
+  if (world_size == 1 || !options_.keep_global_labels) {
+    HOTROW_ASSIGN_OR_RETURN(item->global_batch_size, reader_->NextSlice(options_.batch_size, rank,
+                                                                        world_size, &item->batch));
+    item->first_sample = SliceBegin(item->global_batch_size, rank, world_size);
     return absl::OkStatus();
   }
   HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &whole_));
   const int64_t size = whole_.batch_size;
   if (size == 0) return absl::OkStatus();
   item->global_batch_size = size;
-  item->first_sample = SliceBegin(size, options_.rank, options_.world_size);
-  const int64_t end = SliceBegin(size, int64_t{options_.rank} + 1, options_.world_size);
+  item->first_sample = SliceBegin(size, rank, world_size);
   const auto num_features = static_cast<int64_t>(data_->schema().features.size());
-  SliceBatch(whole_, num_features, item->first_sample, end, &item->batch);
-  if (options_.keep_global_labels) {
-    item->global_labels = whole_.labels;
-    item->global_true_probability = whole_.true_probability;
-  }
+  SliceBatch(whole_, num_features, item->first_sample,
+             SliceBegin(size, int64_t{rank} + 1, world_size), &item->batch);
+  item->global_labels = whole_.labels;
+  item->global_true_probability = whole_.true_probability;
   return absl::OkStatus();
 }
 

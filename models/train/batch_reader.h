@@ -44,9 +44,9 @@ BatchReaderOptions ReaderOptions(Split split, int64_t batch_size, int32_t rank, 
                                  const ThreadPool* pool);
 
 // Reads a split, epoch after epoch, a bounded number of batches ahead of its user. The data source
-// decides the order of the batches; reading ahead does not change it. Each of several ranks reads
-// all global batches in the same order and hands out its own slice of each; positions and limits
-// count global batches and their samples. A single rank's batches are not copied.
+// decides the order of the batches; reading ahead does not change it. Each of several ranks goes
+// through all global batches in the same order and hands out its own slice of each; positions and
+// limits count global batches and their samples.
 //
 // Threads: Next and Recycle belong to one thread.
 class BatchReader {
@@ -88,7 +88,7 @@ class BatchReader {
   int64_t epoch_ = 0;
   int64_t batches_in_epoch_ = 0;
   std::unique_ptr<DataReader> reader_;
-  CtrBatch whole_;  // the global batch that is being sliced
+  CtrBatch whole_;  // the global batch, where its labels are kept
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;

@@ -49,6 +49,9 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   if (source.checkpoint_interval_steps > 0) {
     json["checkpoint_interval_steps"] = source.checkpoint_interval_steps;
   }
+  if (source.data_bytes_per_sample > 0) {
+    json["data_bytes_per_sample"] = source.data_bytes_per_sample;
+  }
   Json model = {{"dense_features", source.dense_features}};
   if (!source.bottom.empty()) model["bottom"] = source.bottom;
   if (!source.top.empty()) model["top"] = source.top;
@@ -119,6 +122,7 @@ SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollection
     source.hotness.push_back(lookups / static_cast<double>(table.feature_names.size()));
   }
   source.dense_features = schema.num_dense;
+  source.data_bytes_per_sample = schema.sample_bytes;
   source.bottom = layers.bottom;
   source.top = layers.top;
   source.top_inputs = layers.top_inputs;

@@ -40,6 +40,7 @@ struct SpecSource {
   bool dense_average = false;   // a running average of the dense parameters is kept
   DensePrecision precision = DensePrecision::kFp32;  // of products
   int64_t checkpoint_interval_steps = 0;
+  double data_bytes_per_sample = 0;  // DataSchema::sample_bytes
   std::string hardware;  // a profile or a file of hotrow calibrate; empty: not given
 };
 

@@ -13,7 +13,7 @@ from ._abi import version as _version
 from ._arrow import batches as arrow_batches
 from .batches import Bags, Embeddings, Jagged
 from .collection import EmbeddingCollection, Step
-from .data import Data, Samples
+from .data import Data, Packed, Samples
 from .errors import Error
 from .options import (
     Adagrad,
@@ -35,6 +35,7 @@ from .options import (
     normal,
     uniform,
 )
+from .packing import pack
 from .ranks import Communicator, Transport
 from .saved import Saved, export_portable, import_portable
 from .scorer import Scorer
@@ -57,6 +58,7 @@ __all__ = [
     "Memory",
     "Momentum",
     "Optimizer",
+    "Packed",
     "PartialRowwiseAdam",
     "PartialRowwiseLamb",
     "RocksDb",
@@ -75,5 +77,6 @@ __all__ = [
     "export_portable",
     "import_portable",
     "normal",
+    "pack",
     "uniform",
 ]

@@ -143,6 +143,24 @@ class DataOptions(Structure):
         ("seed", c_uint64),
         ("reader_threads", c_int32),
         ("reserved", c_int32),
+        ("shuffle_bytes", c_int64),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+    ]
+
+
+class PackerOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("dir", c_char_p),
+        ("features", POINTER(c_char_p)),
+        ("num_features", c_int64),
+        ("tables", POINTER(c_char_p)),
+        ("labels", POINTER(c_char_p)),
+        ("num_labels", c_int64),
+        ("num_dense", c_int64),
+        ("block_samples", c_int64),
+        ("source", c_char_p),
     ]
 
 
@@ -223,6 +241,7 @@ class SamplesView(Structure):
         ("num_values", c_int64),
         ("num_dense", c_int64),
         ("num_labels", c_int64),
+        ("global_batch_size", c_int64),
     ]
 
 
@@ -281,15 +300,20 @@ _WORDS = {
     "candidate_dense": "dense",
     "memory_bytes": "memory",
     "optimizer.kind": "optimizer",
+    "options.block_samples": "block_samples",
+    "options.dir": "dir",
     "options.max_batch_size": "max_batch_size",
     "options.max_concurrency": "max_concurrency",
     "options.memory_bytes": "memory",
     "options.model": "model",
     "options.precision": "precision",
+    "options.rank": "rank",
     "options.rows": "rows",
     "options.rows_dir": "rows_dir",
     "options.shard_bytes": "shard",
+    "options.shuffle_bytes": "shuffle",
     "options.store_memory_bytes": "store_memory",
+    "options.world_size": "world_size",
     "shard_bytes": "shard",
     "options.store": "store",
     "store_disk_bytes": "store.disk_bytes",
@@ -412,6 +436,12 @@ samples_destroy = _void("samples_destroy", c_void_p)
 reader_next = _function(
     "reader_next", c_void_p, c_int64, c_void_p, POINTER(SamplesView)
 )
+packer_create = _function("packer_create", POINTER(PackerOptions), POINTER(c_void_p))
+packer_append = _function(
+    "packer_append", c_void_p, c_char_p, c_void_p, c_void_p, c_void_p
+)
+packer_finish = _function("packer_finish", c_void_p)
+packer_destroy = _void("packer_destroy", c_void_p)
 scorer_open = _function("scorer_open", POINTER(ScorerOptions), POINTER(c_void_p))
 scorer_close = _function("scorer_close", c_void_p)
 scorer_destroy = _void("scorer_destroy", c_void_p)

@@ -135,6 +135,41 @@ def _ids(schema: _Schema, array: _Array, offset: int, length: int, name: str, ow
     )
 
 
+# Numbers that are no ids.
+_NUMBERS = {
+    b"c": np.dtype(np.int8), b"C": np.dtype(np.uint8), b"s": np.dtype(np.int16),
+    b"S": np.dtype(np.uint16), b"I": np.dtype(np.uint32), b"e": np.dtype(np.float16),
+    b"f": np.dtype(np.float32), b"g": np.dtype(np.float64), **_INTEGERS,
+}
+
+
+def _column(
+    schema: _Schema, array: _Array, offset: int, length: int, name: str, owner: Any
+) -> np.ndarray:
+    """Numbers [B], or [B, k] of lists that all have k. As _ids."""
+    kind = schema.format
+    _refuse_nulls(array, offset, length, f"column {name!r}")
+    if kind in _NUMBERS and not schema.dictionary:
+        return _view(array.buffers[1], _NUMBERS[kind], offset, offset + length, owner)
+    if kind == b"b":  # bits
+        first = offset // 8
+        bits = _view(
+            array.buffers[1], np.dtype(np.uint8), first, (offset + length + 7) // 8, owner
+        )
+        return np.unpackbits(bits, bitorder="little")[offset - 8 * first :][:length]
+    if kind.startswith(b"+w:"):
+        width = int(kind[3:])
+        child = array.children[0].contents
+        return _column(
+            schema.children[0].contents, child, child.offset + offset * width, length * width,
+            name, owner,
+        ).reshape(length, width)
+    raise TypeError(
+        f"column {name!r}: has the Arrow type {kind.decode()!r}, must be numbers, or lists of "
+        "fixed size of them"
+    )
+
+
 class Columns(Dict[str, Any]):
     """The columns of a record batch by name: features, and others that tables pass over."""
 
@@ -163,6 +198,9 @@ class _LazyIds:
     def __arrow_ids__(self) -> Ids:
         return _ids(*self._arguments)
 
+    def __arrow_numbers__(self) -> np.ndarray:
+        return _column(*self._arguments)
+
     __arrow_c_array__ = None  # says that `bags` understands it
 
 
@@ -177,6 +215,7 @@ class _Twice:
             f"batch: there are two columns {self._name!r}; drop or rename one of them"
         )
 
+    __arrow_numbers__ = __arrow_ids__
     __arrow_c_array__ = None
 
 
@@ -206,6 +245,16 @@ def bags(data: Any, name: str) -> Any:
             for schema, array, owner in _chunks(data)
         ])
     return data
+
+
+def numbers(data: Any, name: str) -> np.ndarray:
+    """A column that is none of ids."""
+    if isinstance(data, (_LazyIds, _Twice)):
+        return data.__arrow_numbers__()
+    if hasattr(data, "__arrow_c_array__"):
+        schema, array, owner = _pointers(data)
+        return _column(schema, array, array.offset, array.length, name, owner)
+    return np.asarray(data)
 
 
 def _numpy_reads(data: Any) -> bool:
@@ -252,4 +301,4 @@ def _chunks(data: Any) -> Iterator[Tuple[_Schema, _Array, Any]]:
         yield schema.struct, array.struct, (schema, array, capsule)
 
 
-__all__: List[str] = ["Columns", "bags", "batches", "columns"]
+__all__: List[str] = ["Columns", "bags", "batches", "columns", "numbers"]

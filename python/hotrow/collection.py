@@ -22,18 +22,11 @@ from .batches import (
 )
 from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
 from .ranks import Communicator, outside_callbacks, together
-from .saved import Saved, put_store, text as _text
+from .saved import Saved, put_store, text as _text, texts
 
 _CHECKPOINT = r"step-\d{12}(-\d+)?"  # the name of one that is whole
 
 Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
-
-
-def _texts(values: Sequence[str], name: str) -> Any:
-    if isinstance(values, str):
-        raise TypeError(f"{name}: is a string, must be a list of strings")
-    encoded = [_text(value, name) for value in values]
-    return (ctypes.c_char_p * max(1, len(encoded)))(*encoded)
 
 
 def _c_optimizer(optimizer: Optimizer, place: str) -> Any:
@@ -57,7 +50,7 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.name = _text(table.name, f"{place}.name")
     out.embedding_dim = integer(table.dim, f"{place}.dim")
     features = table.features or (table.name,)
-    out.feature_names = _texts(features, f"{place}.features")
+    out.feature_names = texts(features, f"{place}.features")
     out.num_features = len(features)
     out.pooling = _text(table.pooling, f"{place}.pooling")
     out.weights_precision = _text(table.weights_precision, f"{place}.weights_precision")
@@ -76,7 +69,7 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:
-        out.read_only_features = _texts(read_only, f"{place}.read_only_features")
+        out.read_only_features = texts(read_only, f"{place}.read_only_features")
         out.num_read_only_features = len(read_only)
 
 
@@ -296,7 +289,7 @@ class EmbeddingCollection(_abi.Owner):
         options.tables = array
         options.num_tables = len(tables)
         if feature_order is not None:
-            options.feature_order = _texts(feature_order, "feature_order")
+            options.feature_order = texts(feature_order, "feature_order")
             options.num_feature_order = len(feature_order)
         options.seed = integer(seed, "seed", *UINT64)
         options.max_batch_size = integer(max_batch_size, "max_batch_size")

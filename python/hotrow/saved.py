@@ -1,8 +1,8 @@
 """Saved models and checkpoints: opened to be read, made portable and back."""
 
 import os
-from ctypes import byref, c_uint64, c_void_p
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
+from ctypes import byref, c_char_p, c_uint64, c_void_p
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Union
 
 import numpy as np
 
@@ -23,6 +23,14 @@ def text(value: Optional[Path], name: str) -> Optional[bytes]:
     if "\0" in value:
         raise ValueError(f"{name}: has a NUL in it")
     return os.fsencode(value)
+
+
+def texts(values: Iterable[str], name: str) -> Any:
+    """An array of them."""
+    if isinstance(values, (str, bytes)):
+        raise TypeError(f"{name}: is a string, must be a list of strings")
+    encoded = [text(value, name) for value in values]
+    return (c_char_p * max(1, len(encoded)))(*encoded)
 
 
 def put_store(options: Any, store: Store) -> None:

@@ -188,7 +188,7 @@ class Fuzzer : public DrawnCalls {
   }
 
   void Draw() {
-    switch (Below(16)) {
+    switch (Below(17)) {
       case 0:
         return MakeTables();
       case 1:
@@ -214,6 +214,8 @@ class Fuzzer : public DrawnCalls {
         return Saved();
       case 14:
         return Data();
+      case 15:
+        return Pack();
       default:
         return End();
     }
@@ -479,6 +481,42 @@ class Fuzzer : public DrawnCalls {
     hotrow_reader_destroy(reader);
   }
 
+  void Pack() {
+    const std::string dir = (dir_ / ("pack" + std::to_string(packs_++))).string();
+    static constexpr std::array<const char*, 3> kNames = {"a", "b", "b"};
+    hotrow_packer_options options;
+    hotrow_packer_options_default(&options, sizeof(options));
+    options.dir = Null(dir.c_str());
+    options.features = Null(kNames.data());
+    options.num_features = Rarely() ? OddOr(3) : 2;
+    if (options.num_features > 3) options.num_features = 3;  // more would be a broken promise
+    if (Rarely()) options.tables = kNames.data();
+    options.num_dense = SmallOddOr(1);
+    options.block_samples = OddOr(2);
+    hotrow_packer* packer = nullptr;
+    Check(hotrow_packer_create(Null(&options), &packer));
+    for (int64_t i = 0; i < Below(4); ++i) {
+      const auto batch = MakeBatch(2, Below(2) == 0);
+      Matrices memory;
+      const int64_t size = std::clamp<int64_t>(batch->batch.batch_size, 0, kDrawnSamplesMax + 1);
+      const hotrow_matrix dense = Matrix(&memory, size, 1, Below(3) > 0);
+      const hotrow_matrix labels = Matrix(&memory, size, 1, Below(3) > 0);
+      float* const label = memory.memory.back().get();
+      for (int64_t r = 0; !Rarely() && labels.cols == 1 && r < labels.rows; ++r) {
+        if (labels.stride > 0) label[r * labels.stride] = 1;
+      }
+      Check(hotrow_packer_append(packer, Rarely() ? "monday" : Null("train"), Null(&batch->batch),
+                                 Null(&dense), Null(&labels)));
+    }
+    if (Check(hotrow_packer_finish(packer)) == HOTROW_OK) {
+      hotrow_data* data = nullptr;
+      EXPECT_EQ(hotrow_data_open(("packed:" + dir).c_str(), 1, &data), HOTROW_OK)
+          << hotrow_error_message();
+      hotrow_data_destroy(data);
+    }
+    hotrow_packer_destroy(packer);
+  }
+
   void DestroyStep(size_t i) {
     hotrow_step_destroy(steps_[i].handle);
     steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -528,6 +566,7 @@ class Fuzzer : public DrawnCalls {
   }
 
   const std::filesystem::path dir_;
+  int64_t packs_ = 0;
   std::vector<Tables> tables_;
   std::vector<Step> steps_;
   std::vector<hotrow_saved*> saved_;

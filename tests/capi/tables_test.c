@@ -50,8 +50,9 @@ _Static_assert(sizeof(hotrow_bags) == 48, "frozen");
 _Static_assert(sizeof(hotrow_batch) == 40, "frozen");
 _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
-_Static_assert(sizeof(hotrow_samples_view) == 88, "frozen");
-_Static_assert(sizeof(hotrow_data_options) == 24, "frozen");
+_Static_assert(sizeof(hotrow_samples_view) == 96, "frozen");
+_Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
+_Static_assert(sizeof(hotrow_packer_options) == 80, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 _Static_assert(sizeof(hotrow_scorer_options) == 72, "frozen");
@@ -682,6 +683,108 @@ static void TestData(void) {
   hotrow_reader_destroy(reader);
 }
 
+/* Samples of this program's own, packed and read by two ranks. */
+static void TestPacking(const char* dir) {
+  char path[512];
+  snprintf(path, sizeof(path), "%s/packed", dir);
+  const char* const labels[] = {"click", "buy"};
+  hotrow_packer_options options;
+  hotrow_packer_options_default(&options, sizeof(options));
+  CHECK(options.block_samples == 8192);
+  hotrow_packer* packer = NULL;
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "dir: is null");
+  options.dir = path;
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "features");
+  options.features = kFeatures;
+  options.num_features = 2;
+  options.labels = labels;
+  options.num_labels = 2;
+  options.num_dense = 1;
+  options.block_samples = 0;
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "block_samples");
+  options.block_samples = 4;
+  CHECK_OK(hotrow_packer_create(&options, &packer));
+
+  enum { kSamples = 3 };
+  const int32_t items[] = {7, 8, 9};
+  const int64_t categories[] = {1, 2, 3, 4};
+  const int32_t lengths[] = {2, 0, 2};
+  const int64_t offsets[] = {0, 1, 2, 3};
+  hotrow_bags bags[2] = {{.values = items,
+                          .offsets = offsets,
+                          .num_values = 3,
+                          .values_type = HOTROW_INT32,
+                          .bags_type = HOTROW_INT64},
+                         {.values = categories,
+                          .lengths = lengths,
+                          .num_values = 4,
+                          .values_type = HOTROW_INT64,
+                          .bags_type = HOTROW_INT32}};
+  const hotrow_batch batch = {
+      .struct_size = sizeof(batch), .batch_size = kSamples, .bags = bags, .num_features = 2};
+  float numbers[] = {0.5f, 1.5f, 2.5f};
+  float clicks[] = {1, 0, 0, 1, 1, 1};
+  const hotrow_matrix dense = {numbers, kSamples, 1, 1, HOTROW_FLOAT32, 0};
+  const hotrow_matrix targets = {clicks, kSamples, 2, 2, HOTROW_FLOAT32, 0};
+  CHECK_FAILS(hotrow_packer_append(packer, "all", &batch, &dense, &targets),
+              HOTROW_INVALID_ARGUMENT, "split");
+  CHECK_FAILS(hotrow_packer_append(packer, "train", &batch, NULL, &targets),
+              HOTROW_INVALID_ARGUMENT, "dense: is null");
+  CHECK_FAILS(hotrow_packer_append(packer, "train", &batch, &dense, &dense),
+              HOTROW_INVALID_ARGUMENT, "labels: is [3, 1], must be [3, 2]");
+  CHECK_OK(hotrow_packer_append(packer, "train", &batch, &dense, &targets));
+  CHECK_OK(hotrow_packer_append(packer, "train", &batch, &dense, &targets));
+  CHECK_OK(hotrow_packer_append(packer, "test", &batch, &dense, &targets));
+  CHECK_OK(hotrow_packer_finish(packer));
+  CHECK_FAILS(hotrow_packer_finish(packer), HOTROW_FAILED_PRECONDITION, "has finished");
+  hotrow_packer_destroy(packer);
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_FAILED_PRECONDITION, path);
+
+  char spec[600];
+  snprintf(spec, sizeof(spec), "packed:%s", path);
+  hotrow_data_options reading;
+  hotrow_data_options_default(&reading, sizeof(reading));
+  CHECK(reading.shuffle_bytes > 0 && reading.rank == 0 && reading.world_size == 1);
+  hotrow_data* data = NULL;
+  reading.rank = 2;
+  reading.world_size = 2;
+  CHECK_FAILS(hotrow_data_open_with(spec, &reading, &data), HOTROW_INVALID_ARGUMENT, "rank: is 2");
+  reading.shuffle_bytes = 0; /* in order */
+  for (reading.rank = 0; reading.rank < 2; ++reading.rank) {
+    hotrow_reader* reader = NULL;
+    hotrow_samples* samples = NULL;
+    CHECK_OK(hotrow_data_open_with(spec, &reading, &data));
+    CHECK_OK(hotrow_reader_open(data, "train", 0, 0, &reader));
+    CHECK_OK(hotrow_samples_create(&samples));
+    hotrow_samples_view view = {.struct_size = sizeof(view)};
+    CHECK_OK(hotrow_reader_next(reader, 4, samples, &view));
+    CHECK(view.batch_size == 2 && view.global_batch_size == 4);
+    CHECK(view.values[0] == (reading.rank == 0 ? 7 : 9));
+    CHECK(view.labels[1] == (reading.rank == 0 ? 0 : 1));
+    CHECK(view.dense[0] == (reading.rank == 0 ? 0.5f : 2.5f));
+    CHECK(view.num_values == (reading.rank == 0 ? 4 : 6));
+    CHECK_OK(hotrow_reader_next(reader, 4, samples, &view));
+    CHECK(view.batch_size == 1 && view.global_batch_size == 2);
+    CHECK_OK(hotrow_reader_next(reader, 4, samples, &view));
+    CHECK(view.global_batch_size == 0);
+    hotrow_samples_destroy(samples);
+    hotrow_reader_destroy(reader);
+    hotrow_data_destroy(data);
+  }
+
+  /* What cannot be packed ends it, and nothing is left. */
+  snprintf(path, sizeof(path), "%s/half", dir);
+  CHECK_OK(hotrow_packer_create(&options, &packer));
+  clicks[0] = 0.5f;
+  CHECK_FAILS(hotrow_packer_append(packer, "train", &batch, &dense, &targets),
+              HOTROW_INVALID_ARGUMENT, "label 0.5");
+  CHECK_FAILS(hotrow_packer_append(packer, "train", &batch, &dense, &targets),
+              HOTROW_FAILED_PRECONDITION, "begin again");
+  hotrow_packer_destroy(packer);
+  snprintf(spec, sizeof(spec), "packed:%s", path);
+  CHECK_FAILS(hotrow_data_open(spec, 1, &data), HOTROW_NOT_FOUND, path);
+}
+
 /* Each thread has a message of its own. */
 static void* FailOnce(void* unused) {
   (void)unused;
@@ -715,6 +818,7 @@ int main(void) {
   snprintf(checkpoints, sizeof(checkpoints), "%s/decaying", dir);
   TestDecay(checkpoints);
   TestData();
+  TestPacking(dir);
   char remove[96];
   snprintf(remove, sizeof(remove), "rm -rf '%s'", dir);
   if (system(remove) != 0) ++failures;

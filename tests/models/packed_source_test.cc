@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "models/data/packed_format.h"
+#include "models/data/slice_batch.h"
 #include "models/data/table_source.h"
 #include "models/json/sealed_json.h"
 #include "models/saving/packed_writer.h"
@@ -28,11 +29,11 @@ using ::testing::HasSubstr;
 constexpr int64_t kTrain = 1003;
 constexpr int64_t kBlock = 64;
 
-// Sample i has the dense feature i / 4, keys i and 2^33 + i, and, if asked for, i % 4 values i in a
-// bag.
-std::string Text(int64_t samples, bool bags) {
+// Samples from number `first` on. Sample i has the dense feature i / 4, keys i and 2^33 + i, and,
+// if asked for, i % 4 values i in a bag.
+std::string Text(int64_t samples, bool bags, int64_t first = 0) {
   std::string text = bags ? "y,x,id,wide,bag\n" : "y,x,id,wide\n";
-  for (int64_t i = 0; i < samples; ++i) {
+  for (int64_t i = first; i < first + samples; ++i) {
     absl::StrAppend(&text, i % 3 == 0 ? 1 : 0, ",", 0.25 * static_cast<double>(i), ",", i, ",",
                     (int64_t{1} << 33) + i);
     if (bags) text += ',';
@@ -41,6 +42,32 @@ std::string Text(int64_t samples, bool bags) {
   }
   return text;
 }
+
+// A source of one batch.
+class OneBatch : public DataSource, public DataReader {
+ public:
+  explicit OneBatch(CtrBatch batch) : batch_(std::move(batch)) {
+    if (batch_.batch_size == 0) return;
+    schema_.features.resize((batch_.offsets.size() - 1) / static_cast<size_t>(batch_.batch_size));
+  }
+  const DataSchema& schema() const override { return schema_; }
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t, int64_t) override {
+    auto reader = std::make_unique<OneBatch>(batch_);
+    reader->ended_ = split != Split::kTrain;
+    return reader;
+  }
+  absl::Status Next(int64_t, CtrBatch* batch) override {
+    *batch = ended_ ? CtrBatch() : batch_;
+    ended_ = true;
+    return absl::OkStatus();
+  }
+  int64_t position() const override { return 0; }
+
+ private:
+  DataSchema schema_;
+  CtrBatch batch_;
+  bool ended_ = false;
+};
 
 class PackedSourceTest : public testing::TestWithParam<bool> {  // P: with bags
  protected:
@@ -67,15 +94,18 @@ class PackedSourceTest : public testing::TestWithParam<bool> {  // P: with bags
     HOTROW_CHECK(source.ok());
     return *std::move(source);
   }
-  absl::StatusOr<PackedManifest> Pack(Env& env, int64_t block_samples = kBlock) {
+  absl::StatusOr<PackedManifest> Pack(Env& env, int64_t block_samples = kBlock,
+                                      const std::string& dir = "/packed") {
     const auto text = OpenText({.memory_bytes = 0, .in_order = true});
-    return PackData(*text, {.dir = "/packed",
+    return PackData(*text, {.dir = dir,
                             .block_samples = block_samples,
                             .source = "table:/d/schema.json",
                             .env = &env});
   }
-  absl::StatusOr<std::unique_ptr<DataSource>> Open(const FileSourceOptions& options) {
-    return OpenPackedSource("/packed", options, env_);
+  absl::StatusOr<std::unique_ptr<DataSource>> Open(const FileSourceOptions& options,
+                                                   const std::vector<std::string>& dirs = {
+                                                       "/packed"}) {
+    return OpenPackedSource(dirs, options, env_);
   }
 
   // Some blocks of kTrain, so that several groups make an epoch.
@@ -142,7 +172,8 @@ TEST_P(PackedSourceTest, GivesTheBatchesOfTheTextItWasMadeOf) {
   ASSERT_NE(packed->table_schema(), nullptr);
   for (const int64_t batch_size : {1, 50, 64, 2000}) {
     for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-      SCOPED_TRACE(testing::Message() << NameOfSplit(split) << ", batches of " << batch_size);
+      SCOPED_TRACE(testing::Message()
+                   << std::string(WordOf(kSplitWords, split)) << ", batches of " << batch_size);
       if (batch_size == 1 && split == Split::kTrain) continue;
       ExpectEqual(Batches(*packed, split, 3, 0, batch_size),
                   Batches(*text, split, 3, 0, batch_size));
@@ -182,6 +213,58 @@ TEST_P(PackedSourceTest, AnyStartBatchSizeAndNumberOfThreadsGiveTheSameOrder) {
   }
   EXPECT_THAT(one->OpenSplit(Split::kTrain, 0, kTrain + 1).status(),
               StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("the split has 1003 samples")));
+}
+
+TEST_P(PackedSourceTest, SeveralPacksAreReadAsOne) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  // The samples that follow, in blocks of another size, of which the last is shorter, too.
+  constexpr int64_t kMore = 500;
+  WriteFileOrDie(env_, "/d/train", Text(kMore, GetParam(), kTrain));
+  HOTROW_ASSERT_OK(Pack(env_, 48, "/more"));
+  WriteFileOrDie(env_, "/d/train", Text(kTrain + kMore, GetParam()));
+  HOTROW_ASSERT_OK(Pack(env_, kBlock, "/whole"));
+  FileSourceOptions options = {.seed = 7};
+  for (options.in_order = false;; options.in_order = true) {  // as a whole, or in order
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto one, Open(options, {"/whole"}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto several, Open(options, {"/packed", "/more"}));
+    EXPECT_EQ(several->schema().train_samples, kTrain + kMore);
+    EXPECT_EQ(several->schema().test_samples, 10);
+    ExpectEqual(Batches(*several, Split::kTrain, 1, 70, 100),
+                Batches(*one, Split::kTrain, 1, 70, 100));
+    if (options.in_order) break;
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto in_groups, Open(InGroups(2), {"/packed", "/more"}));
+  std::vector<uint64_t> ids = Ids(*in_groups, 1, 0, 50);
+  EXPECT_EQ(Ids(*in_groups, 1, 777, 64), std::vector<uint64_t>(ids.begin() + 777, ids.end()));
+  std::sort(ids.begin(), ids.end());
+  std::vector<uint64_t> all(kTrain + kMore);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(ids, all);
+
+  OneBatch other({.batch_size = 1, .labels = {1}, .values = {1}, .offsets = {0, 1}});
+  HOTROW_ASSERT_OK(PackData(other, {.dir = "/other", .env = &env_}));
+  EXPECT_THAT(Open(options, {"/packed", "/other"}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/other: its ")));
+}
+
+TEST_P(PackedSourceTest, SlicesOfRanksAreThoseOfTheWholeBatch) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  for (const FileSourceOptions& options :
+       {InGroups(2), FileSourceOptions{.seed = 7}, FileSourceOptions{.in_order = true}}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(options));
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, packed->OpenSplit(Split::kTrain, 1, 2));
+      for (const CtrBatch& whole : Batches(*packed, Split::kTrain, 1, 2, 125)) {
+        CtrBatch slice;
+        HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t size, reader->NextSlice(125, rank, 3, &slice));
+        EXPECT_EQ(size, whole.batch_size);
+        CtrBatch expected;
+        SliceBatch(whole, GetParam() ? 3 : 2, SliceBegin(size, rank, 3),
+                   SliceBegin(size, rank + 1, 3), &expected);
+        ExpectEqual({slice}, {expected});
+      }
+    }
+  }
 }
 
 TEST_P(PackedSourceTest, ADamagedPackIsNamedAndGivesNoWrongSample) {
@@ -252,32 +335,6 @@ TEST_P(PackedSourceTest, AFaultAtAnyCallLeavesNoPackOrAWholeOne) {
 INSTANTIATE_TEST_SUITE_P(Kinds, PackedSourceTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Bags" : "OneEach"; });
 
-// A source of one batch.
-class OneBatch : public DataSource, public DataReader {
- public:
-  explicit OneBatch(CtrBatch batch) : batch_(std::move(batch)) {
-    if (batch_.batch_size == 0) return;
-    schema_.features.resize((batch_.offsets.size() - 1) / static_cast<size_t>(batch_.batch_size));
-  }
-  const DataSchema& schema() const override { return schema_; }
-  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t, int64_t) override {
-    auto reader = std::make_unique<OneBatch>(batch_);
-    reader->ended_ = split != Split::kTrain;
-    return reader;
-  }
-  absl::Status Next(int64_t, CtrBatch* batch) override {
-    *batch = ended_ ? CtrBatch() : batch_;
-    ended_ = true;
-    return absl::OkStatus();
-  }
-  int64_t position() const override { return 0; }
-
- private:
-  DataSchema schema_;
-  CtrBatch batch_;
-  bool ended_ = false;
-};
-
 TEST(PackedWriterTest, KeepsIdsOfEveryWidthWeightsAndProbabilities) {
   CtrBatch batch = {.batch_size = 64};
   for (int i = 0; i < 64; ++i) {
@@ -293,7 +350,8 @@ TEST(PackedWriterTest, KeepsIdsOfEveryWidthWeightsAndProbabilities) {
     const std::string dir = absl::StrCat("/p", block);
     OneBatch source(batch);
     HOTROW_ASSERT_OK(PackData(source, {.dir = dir, .block_samples = block, .env = &env}));
-    HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, OpenPackedSource(dir, {.in_order = true}, env));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed,
+                                OpenPackedSource({dir}, {.in_order = true}, env));
     ExpectEqual(Batches(*packed, Split::kTrain, 0, 0, 64),
                 {batch, Batches(*packed, Split::kTest, 0, 0, 1)[0]});
   }
@@ -313,7 +371,7 @@ TEST(PackedWriterTest, SamplesThatAPackCannotHoldAreNamed) {
   OneBatch wide(batch);
   EXPECT_THAT(PackData(wide, {.dir = "/p", .source = "wide", .env = &env}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("65536 lookups, at most")));
-  EXPECT_THAT(OpenPackedSource("/p", {}, env),
+  EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/p")));
 }
 
@@ -332,10 +390,10 @@ TEST(PackedSourceVersionTest, AnotherVersionIsNoDamage) {
   auto json = *OpenSealedJson(text);
   json["version"] = 2;
   WriteFileOrDie(env, "/p/pack.json", SealJson(json));
-  EXPECT_THAT(OpenPackedSource("/p", {}, env),
+  EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("newer hotrow")));
   WriteFileOrDie(env, "/q/other", "");
-  EXPECT_THAT(OpenPackedSource("/q", {}, env),
+  EXPECT_THAT(OpenPackedSource({"/q"}, {}, env),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds no packed data")));
 }
 

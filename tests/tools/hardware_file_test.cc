@@ -338,6 +338,9 @@ TEST(CalibratedPlanTest, ReadingTheDataHasAThreadWhereThereAreTwo) {
   const Plan two = PlanOf(spec);
   EXPECT_NEAR(ChainSeconds(two, "reading the data"), 1000 * 1e-3, 1e-12);
   EXPECT_EQ(two.step_seconds, ChainSeconds(two, "reading the data"));
+  spec.data_bytes_per_sample = 157;
+  spec.hardware.ssd_read_bytes_per_second = 1e9;
+  EXPECT_NEAR(StageSeconds(PlanOf(spec), "read the data from the disk"), 1000 * 157e-9, 1e-12);
   spec.hardware.threads = 1;
   const Plan one = PlanOf(spec);
   EXPECT_EQ(ChainSeconds(one, "reading the data"), 0);

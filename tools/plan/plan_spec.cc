@@ -539,6 +539,8 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
       fields.Number("target_samples_per_second", 0, 1e15, &spec.target_samples_per_second));
   HOTROW_RETURN_IF_ERROR(
       fields.Number("data_seconds_per_sample", 0, 1, &spec.data_seconds_per_sample));
+  HOTROW_RETURN_IF_ERROR(
+      fields.Number("data_bytes_per_sample", 0, 1e9, &spec.data_bytes_per_sample));
   HOTROW_RETURN_IF_ERROR(fields.Finish());
   return spec;
 }

@@ -112,6 +112,7 @@ struct PlanSpec {
   double days = 0;  // of growth to plan for
   double target_samples_per_second = 0;
   double data_seconds_per_sample = 0;  // processor time of reading and drawing batches
+  double data_bytes_per_sample = 0;    // read from the node's disk, once for all its ranks
   // Not in the file: plans a run of so many steps that begins without rows and with an empty cache.
   // 0: the steady state.
   double run_steps = 0;

@@ -102,6 +102,9 @@ void MeasuredStep::AddStages() {
   Work("read and draw the data",
        static_cast<double>(spec_.batch_size) * spec_.data_seconds_per_sample, 1 / machine_threads_,
        threads_ >= 2 ? kData : kStep);
+  Add("read the data from the disk",
+      SecondsAt(workload_.data_bytes(), hardware_.ssd_read_bytes_per_second), "ssd read bytes",
+      kDisk);
   const bool alone = workload_.peers() <= 0;
   double find = workload_.lookups * engine_.unique_seconds_per_lookup;
   // What all ranks ask of this one is made distinct once more.

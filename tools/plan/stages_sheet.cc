@@ -142,6 +142,9 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
   // Each rank reads all of a batch and keeps its part.
   add("read and draw the data",
       {{static_cast<double>(spec.batch_size) * spec.data_seconds_per_sample, "cpu"}}, true);
+  add("read the data from the disk",
+      {{SecondsAt(workload.data_bytes(), hardware.ssd_read_bytes_per_second), "ssd read bytes"}},
+      true);
   Finish(workload, &out);
   return out;
 }

@@ -89,6 +89,10 @@ struct Workload {
   }
   // Distinct rows of a table among so many of its lookups.
   double DistinctRows(size_t table, double table_lookups) const;
+  // Of the data of a step, the rank's part of what its node reads.
+  double data_bytes() const {
+    return static_cast<double>(spec.batch_size) * spec.data_bytes_per_sample / (node_peers() + 1);
+  }
   // Forward and backward of so many samples.
   double DenseSeconds(double samples) const;
 

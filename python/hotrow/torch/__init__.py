@@ -13,9 +13,10 @@ import torch as _torch
 if not hasattr(_torch.library, "register_autograd"):
     raise ImportError(f"hotrow.torch: needs torch 2.4 or newer, this is {_torch.__version__}")
 
+from .dataset import Dataset
 from .module import EmbeddingCollection
 from .outputs import Embeddings
 from .prefetch import prefetch
 from .transport import Transport
 
-__all__ = ["EmbeddingCollection", "Embeddings", "Transport", "prefetch"]
+__all__ = ["Dataset", "EmbeddingCollection", "Embeddings", "Transport", "prefetch"]
