@@ -33,6 +33,7 @@
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
+#include "embedding/serving/serving_tables.h"
 #include "models/data/zipf.h"
 #include "models/serving/scorer.h"
 

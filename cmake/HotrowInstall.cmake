@@ -4,7 +4,8 @@
 #   hotrow_add_umbrella() makes hotrow::hotrow, all libraries under one name;
 #   hotrow_install_package() writes hotrowConfig.cmake, hotrow.pc and the rules of the Debian package.
 #
-# Nothing is listed twice: libraries, headers, dependencies and link order come from the targets themselves.
+# Nothing is listed twice: libraries, dependencies and link order come from the targets themselves. The headers that
+# users include are listed in cmake/install_headers.cmake; what those include comes with them.
 
 option(HOTROW_INSTALL "Make the rules of `cmake --install` and cpack" ${PROJECT_IS_TOP_LEVEL})
 
@@ -27,32 +28,16 @@ function(_hotrow_is_shipped out)
   endif()
 endfunction()
 
-# The archive, and the public headers of its folder: all but *_impl.h, and those for CUDA only where it is built.
 function(hotrow_install_library target)
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   if(NOT folder MATCHES "^(tests|bench)(/|$)")
     set_property(GLOBAL APPEND PROPERTY HOTROW_LIBRARIES ${target})
   endif()
   _hotrow_is_shipped(shipped)
-  if(NOT shipped)
-    return()
+  if(shipped)
+    install(TARGETS ${target} EXPORT hotrowTargets
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
   endif()
-  install(TARGETS ${target} EXPORT hotrowTargets
-          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
-  get_property(folders GLOBAL PROPERTY HOTROW_HEADER_FOLDERS)
-  if(folder IN_LIST folders)
-    return()
-  endif()
-  set_property(GLOBAL APPEND PROPERTY HOTROW_HEADER_FOLDERS ${folder})
-  set(patterns PATTERN "*.h")
-  if(HOTROW_HAVE_CUDA)
-    list(APPEND patterns PATTERN "*.cuh")
-  else()
-    list(APPEND patterns REGEX "/cuda_[^/]*\\.h$" EXCLUDE)
-  endif()
-  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hotrow/${folder} COMPONENT development
-          FILES_MATCHING ${patterns} REGEX "_impl\\.(h|cuh)$" EXCLUDE)
 endfunction()
 
 function(hotrow_install_binary target)
@@ -137,6 +122,11 @@ function(hotrow_install_package)
   if(NOT HOTROW_INSTALL)
     return()
   endif()
+
+  install(CODE "set(source_dir \"${PROJECT_SOURCE_DIR}\")
+                set(include_dir \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")"
+          COMPONENT development)
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake COMPONENT development)
 
   # A library is made after those it uses, so the reverse is the order in which a linker wants the archives.
   get_property(libraries GLOBAL PROPERTY HOTROW_LIBRARIES)

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "base/row_key.h"
 #include "base/row_lines.h"
-#include "cache/row_cache.h"
+#include "cache/cache_policy.h"
 #include "embedding/admission.h"
 #include "embedding/row_score.h"
 #include "embedding/serving/serving_rows.h"

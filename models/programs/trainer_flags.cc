@@ -12,6 +12,7 @@
 #include "base/env.h"
 #include "base/machine_limits.h"
 #include "base/status_macros.h"
+#include "models/data/file_source.h"
 #include "models/data/sample_feed.h"
 #include "models/programs/presets.h"
 #include "models/train/trainer_settings.h"

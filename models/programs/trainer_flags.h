@@ -10,10 +10,11 @@
 
 #include "absl/status/status.h"
 #include "base/flag_set.h"
-#include "models/data/file_source.h"
 #include "models/train/trainer_options.h"
 
 namespace hotrow {
+
+struct ReaderThreads;
 
 // The fields that the common flags of training programs set. Most flags set the options of the run;
 // models/train/trainer_settings.cc lists these.

@@ -14,17 +14,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/env.h"
 #include "embedding/jagged_batch.h"
-#include "embedding/serving/serving_budget.h"
-#include "embedding/serving/serving_tables.h"
-#include "models/data/table_schema.h"
-#include "models/data/vocabulary.h"
-#include "models/zoo/ctr_model.h"
-#include "models/zoo/model_kinds.h"
+#include "embedding/serving/serving_rows.h"
 #include "ops/dense_precision.h"
 
 namespace hotrow {
+
+class CtrModel;
+class Env;
+class ServingBudget;
+class Vocabulary;
+struct ModelRecipe;
+struct ServingReadStats;
+struct TableSchema;
 
 struct ScorerOptions {
   // Required: a model of --save_dir, a checkpoint, a directory of checkpoints (the newest counts),

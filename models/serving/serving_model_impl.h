@@ -17,6 +17,7 @@
 #include "models/delta/delta_chain.h"
 #include "models/saving/saved_model.h"
 #include "models/serving/scorer.h"
+#include "models/zoo/model_kinds.h"
 #include "ops/dense_precision.h"
 #include "ops/jagged.h"
 

@@ -1,4 +1,10 @@
 #include "models/zoo/model_flags.h"
+#include "models/zoo/dcn_model.h"
+#include "models/zoo/din_model.h"
+#include "models/zoo/dlrm_model.h"
+#include "models/zoo/mmoe_model.h"
+#include "models/zoo/pnn_model.h"
+#include "models/zoo/xdeepfm_model.h"
 
 namespace hotrow {
 

@@ -4,14 +4,15 @@
 #include <string>
 
 #include "base/flag_set.h"
-#include "models/zoo/dcn_model.h"
-#include "models/zoo/din_model.h"
-#include "models/zoo/dlrm_model.h"
-#include "models/zoo/mmoe_model.h"
-#include "models/zoo/pnn_model.h"
-#include "models/zoo/xdeepfm_model.h"
 
 namespace hotrow {
+
+struct DcnOptions;
+struct DinOptions;
+struct DlrmOptions;
+struct MmoeOptions;
+struct PnnOptions;
+struct XDeepFmOptions;
 
 // The flags that say what a model is made of: those of a training program, and those that a saved
 // model records as its shape, of which CreateModelOfKind makes it again. `options` outlives `set`.

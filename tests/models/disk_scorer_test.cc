@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "embedding/serving/serving_tables.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/serving/scorer.h"

@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/machine_limits.h"
 #include "gtest/gtest.h"
+#include "models/data/file_source.h"
 #include "models/programs/trainer_flags.h"
 #include "models/train/run_settings.h"
 #include "models/train/trainer_settings.h"

@@ -26,6 +26,8 @@
 #include "absl/strings/str_replace.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
+#include "embedding/serving/serving_budget.h"
+#include "embedding/serving/serving_tables.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/ctr_batch.h"

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "embedding/serving/serving_tables.h"
 #include "models/serving/live_scorer.h"
 #include "models/train/run_metrics.h"
 #include "tools/serve/http_message.h"

@@ -1,0 +1,44 @@
+# Installs the public headers: those below, what they include, and nothing else. Run by `cmake --install`
+# (cmake/HotrowInstall.cmake sets source_dir and include_dir).
+
+cmake_policy(VERSION 3.20)
+set(roots
+    # Tables: lookups, updates, tiers, checkpoints, metrics; ranks.
+    embedding/collection_metrics.h
+    embedding/embedding_collection.h
+    models/saving/checkpoint_writer.h
+    comm/mpi_communicator.h
+    comm/nccl_communicator.h
+    comm/thread_communicator.h
+    base/text_server.h
+    # Kernels of the dense part.
+    ops/bce_loss.h
+    ops/cross_network.h
+    ops/dense_optimizer.h
+    ops/dot_interaction.h
+    ops/fm_interaction.h
+    ops/mlp.h
+    # A trainer of a model of one's own (docs/models.md).
+    models/programs/model_program.h
+    models/zoo/layers/linear_layers.h
+    models/zoo/layers/mlp_layer.h
+    # Scoring.
+    models/serving/live_scorer.h)
+
+set(found "")
+while(roots)
+  list(POP_FRONT roots header)
+  if(header IN_LIST found)
+    continue()
+  endif()
+  list(APPEND found ${header})
+  get_filename_component(folder ${header} DIRECTORY)
+  file(INSTALL ${source_dir}/${header} DESTINATION ${include_dir}/hotrow/${folder})
+  file(STRINGS ${source_dir}/${header} lines REGEX "^#include \"")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^#include \"(.*)\".*" "\\1" name "${line}")
+    if(EXISTS ${source_dir}/${name})
+      list(APPEND roots ${name})
+    endif()
+  endforeach()
+endwhile()
