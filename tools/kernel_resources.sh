@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What each CUDA kernel takes of a processor of the GPU, as a table in Markdown: docs/gpu.md has one.
+# What each CUDA kernel takes of a processor of the GPU, as a table in Markdown: bench/results/gpu_kernels.md has one.
 #   kernel_resources.sh [-a ARCHITECTURE] [-b BUILD] [-w PAGE] [FILE.cu ...]
 #   kernel_resources.sh -c PAGE
 # -a: 80, 90 (the default) or any other that nvcc knows.
