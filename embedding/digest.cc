@@ -17,9 +17,10 @@
 namespace hotrow::internal {
 namespace {
 
-// Of copies that are made at a time: a row may have missed so many steps that it is worth a thread.
-constexpr int64_t kCopiedBytes = int64_t{4} << 20;
-constexpr int64_t kRowsPerTask = 256;
+// Of copies that are made at a time: some tasks for each of many threads, and little beside the
+// budgets, which are used up when a run ends.
+constexpr int64_t kCopiedBytes = int64_t{1} << 20;
+constexpr int64_t kRowsPerTask = 64;
 
 // Copies of rows of a store.
 struct RowCopies {
