@@ -66,7 +66,7 @@ std::string AccessTracePath(const std::string& file, int32_t rank, int32_t world
 class AccessRecorder {
  public:
   // Curves begin with this share of the keys and lower it when the sample exceeds this number.
-  // docs/planner.md has the measurements behind both.
+  // bench/results/planner.md has what they cost.
   static constexpr double kCurveSampleRate = 0.05;
   static constexpr int64_t kCurveKeysMax = 8192;
 

@@ -9,7 +9,7 @@
 #include "tools/plan/plan_spec.h"
 
 // The plan of a spec. Figures are of one rank unless noted: keys are distributed by hash, so ranks
-// are alike. docs/planner.md has the model and its formulas.
+// are alike. tools/plan/README.md has the model and its formulas.
 namespace hotrow {
 
 struct PlanItem {
