@@ -8,17 +8,14 @@ counts' vector and the products of all pairs of vectors.
 """
 
 import argparse
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, List
 
-import numpy as np
 import torch
 from torch import nn
 
 import hotrow
 import hotrow.torch
 from training import Losses
-
-Batch = Tuple[torch.Tensor, Dict[str, torch.Tensor], torch.Tensor]
 
 
 def mlp(sizes: List[int], last: bool) -> nn.Sequential:
@@ -58,19 +55,6 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([counts, products], dim=1))[:, 0]
 
 
-def batches(
-    data: hotrow.Data, features: List[str], size: int, split: str = "train", first: int = 0
-) -> Iterator[Batch]:
-    """Dense features, the ids of each category and labels, as tensors over the reader's memory."""
-    for samples in data.batches(size, split, first_sample=first):
-        ids = samples.ids.values.view(np.int64).reshape(len(features), len(samples))
-        yield (
-            torch.from_numpy(samples.dense),
-            {name: torch.from_numpy(column) for name, column in zip(features, ids)},
-            torch.from_numpy(samples.labels[:, 0]),
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="synthetic:tables=26,rows=100000,samples=400000")
@@ -104,10 +88,11 @@ def main() -> None:
 
         loss_of = nn.BCEWithLogitsLoss()
         losses = Losses(total=-(-data.num_samples["train"] // arguments.batch))
-        source = batches(data, features, arguments.batch, first=tables.steps * arguments.batch)
-        for dense, ids, labels in losses.bar(hotrow.torch.prefetch(source, tables, depth=2)):
+        source = hotrow.torch.Dataset(data, arguments.batch)
+        source.go_on(epoch=0, first_sample=tables.steps * arguments.batch)
+        for ids, dense, labels in losses.bar(hotrow.torch.prefetch(source, tables, depth=2)):
             optimizer.zero_grad()
-            loss = loss_of(model(dense, ids), labels)
+            loss = loss_of(model(dense, ids), labels[:, 0])
             loss.backward()  # the rows move here
             optimizer.step()
             losses.add(loss.item())
@@ -118,8 +103,8 @@ def main() -> None:
         model.eval()
         with torch.no_grad():
             held_out = [
-                (loss_of(model(dense, ids), labels).item(), len(labels))
-                for dense, ids, labels in batches(data, features, arguments.batch, "valid")
+                (loss_of(model(dense, ids), labels[:, 0]).item(), len(labels))
+                for ids, dense, labels in hotrow.torch.Dataset(data, arguments.batch, "valid")
             ]
         if held_out:
             mean = sum(loss * size for loss, size in held_out) / sum(size for _, size in held_out)

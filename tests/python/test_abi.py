@@ -6,6 +6,8 @@ import re
 import unittest
 from unittest import mock
 
+import numpy as np
+
 import hotrow
 from hotrow import _abi
 
@@ -21,6 +23,7 @@ STRUCTS = {
     "hotrow_blob": _abi.Blob,
     "hotrow_samples_view": _abi.SamplesView,
     "hotrow_data_options": _abi.DataOptions,
+    "hotrow_packer_options": _abi.PackerOptions,
     "hotrow_export_options": _abi.Export,
     "hotrow_import_options": _abi.Import,
     "hotrow_scorer_options": _abi.ScorerOptions,
@@ -144,10 +147,25 @@ class FieldsTest(unittest.TestCase):
             raise Taken
 
         with mock.patch.object(_abi, "data_open_with", open_with), self.assertRaises(Taken):
-            hotrow.Data("synthetic", seed=1, reader_threads=2)
+            hotrow.Data("synthetic", seed=1, reader_threads=2, shuffle=3, rank=4, world_size=5)
         self.assertEqual(
             self.differing(taken[0], _abi.default(_abi.DataOptions, "data_options")),
-            {"seed", "reader_threads"},
+            {name for name, _ in _abi.DataOptions._fields_} - {"struct_size", "reserved"},
+        )
+
+    def test_packer(self):
+        taken = []
+
+        def create(options, _):
+            taken.append(options._obj)
+            raise Taken
+
+        batch = {"item": np.arange(2), "click": np.ones(2), "price": np.zeros(2)}
+        with mock.patch.object(_abi, "packer_create", create), self.assertRaises(Taken):
+            hotrow.pack(batch, "/x", ["item"], ["price"], ["click"], block_samples=1)
+        self.assertEqual(
+            self.differing(taken[0], _abi.default(_abi.PackerOptions, "packer_options")),
+            {name for name, _ in _abi.PackerOptions._fields_} - {"struct_size"},
         )
 
     def test_scorer(self):

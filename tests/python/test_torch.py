@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import tempfile
 import threading
 import unittest
 import unittest.mock
@@ -107,6 +108,45 @@ def train(model, batches, form=lambda batch: batch, forward=None):
 def trained(count=3, **arguments):
     with make() as tables:
         return train(Model(tables), [batch_of(seed) for seed in range(count)], **arguments)
+
+
+class DatasetTest(unittest.TestCase):
+    def test_batches_of_the_readers_are_tensors_and_train(self):
+        data = hotrow.Data("synthetic:tables=2,rows=50,samples=40,dense=3", seed=1)
+        names = [feature["name"] for feature in data.features]
+        dataset = hotrow.torch.Dataset(data, 16)
+        self.assertEqual(len(dataset), 3)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+        first, second = list(loader), list(loader)  # two epochs
+        self.assertEqual([len(labels) for _, _, labels in first], [16, 16, 8])
+        ids, dense, labels = first[0]
+        self.assertEqual(list(ids), names)
+        self.assertEqual((ids[names[1]].shape, dense.shape, labels.shape),
+                         ((16,), (16, 3), (16, 1)))
+        dataset.go_on(epoch=1, first_sample=16)
+        self.assertTrue(torch.equal(next(iter(dataset))[1], second[1][1]))
+        with self.assertRaisesRegex(ValueError, "num_workers=0"):
+            next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1)))
+
+        with hotrow.torch.EmbeddingCollection(
+            [hotrow.Table(name, 2) for name in names], feature_order=names,
+            store=hotrow.Memory("16MiB"), max_batch_size=16, prefetch_depth=1,
+        ) as tables:
+            for ids, _, _ in hotrow.torch.prefetch(dataset, tables, depth=1):
+                tables(ids).pooled.sum().backward()
+            self.assertEqual(tables.steps, 3)
+
+    def test_bags_and_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ids = hotrow.Bags(np.array([1, 2, 3]), np.array([2, 0, 1]),
+                              weights=np.array([0.5, 1, 2], np.float32))
+            batch = {"item": ids, "user": np.array([7, 8, 9]), "click": np.array([0, 1, 1])}
+            packed = hotrow.pack(batch, folder + "/packed", ["item", "user"], [], ["click"])
+            features, _, _ = next(iter(hotrow.torch.Dataset(packed, 3)))
+            item = features["item"]
+            order = [int(user) - 7 for user in features["user"].values]
+            self.assertEqual(item.lengths.tolist(), [[2, 0, 1][i] for i in order])
+            self.assertEqual(sorted(item.weights.tolist()), [0.5, 1, 2])
 
 
 class StepsTest(unittest.TestCase):
