@@ -14,18 +14,43 @@ from .options import Bytes, parse_bytes
 from .saved import Path, text
 
 
+class _Memory:
+    """Memory of batches that nobody looks at any more, for the next ones of a reader: fresh memory
+    costs as much as what is read into it."""
+
+    def __init__(self) -> None:
+        self.free: List[int] = []
+        self.closed = False
+
+    def take(self) -> int:
+        if self.free:
+            return self.free.pop()
+        handle = c_void_p()
+        _abi.samples_create(byref(handle))
+        return int(handle.value or 0)
+
+    def give(self, handle: int) -> None:
+        if self.closed or len(self.free) >= 4:
+            _abi.samples_destroy(handle)
+        else:
+            self.free.append(handle)
+
+    def close(self) -> None:
+        self.closed = True
+        while self.free:
+            _abi.samples_destroy(self.free.pop())
+
+
 class _Samples(_abi.Owner):
     """Owns the memory of one batch."""
 
-    def __init__(self) -> None:
-        self.handle = None
-        handle = c_void_p()
-        _abi.samples_create(byref(handle))
-        self.handle = handle.value
+    def __init__(self, memory: _Memory) -> None:
+        self._memory = memory
+        self.handle = 0  # none to give, if there is no memory
+        self.handle = memory.take()
 
     def __del__(self) -> None:
-        if self.handle is not None:
-            _abi.samples_destroy(self.handle)
+        self._memory.give(self.handle)
 
 
 class Samples:
@@ -118,15 +143,17 @@ class Data:
     ) -> Iterator[Samples]:
         reader = c_void_p()
         _abi.reader_open(self._handle, split, epoch, first_sample, byref(reader))
+        memory = _Memory()
         try:
             while True:
-                samples = _Samples()
+                samples = _Samples(memory)
                 view = _abi.SamplesView(struct_size=ctypes.sizeof(_abi.SamplesView))
                 _abi.reader_next(reader, batch_size, samples.handle, byref(view))
                 if view.global_batch_size == 0:
                     return
                 yield self._samples(view, samples)
         finally:
+            memory.close()
             _abi.reader_destroy(reader)
 
     @staticmethod
