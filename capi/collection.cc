@@ -23,7 +23,9 @@ void Tables::End() {
 }
 
 Turn::Turn(std::shared_ptr<Tables> tables)
-    : tables_(std::move(tables)), nested_(tables_->caller == std::this_thread::get_id()) {
+    : tables_(std::move(tables)),
+      nested_(tables_->caller == std::this_thread::get_id()),
+      device_(DeviceScope::Enter(tables_->context->exec)) {
   if (nested_) return;
   tables_->mutex.lock();
   tables_->caller = std::this_thread::get_id();
@@ -46,7 +48,7 @@ absl::Status Turn::status() const {
   if (tables_->collection == nullptr || tables_->closed) {
     return absl::FailedPreconditionError("the collection has been closed");
   }
-  return absl::OkStatus();
+  return device_.status();
 }
 
 bool MadeRoom(Tables& tables, const absl::Status& wanted) {
@@ -89,6 +91,20 @@ hotrow_status CallStep(const hotrow_step* step, const Body& body) noexcept {
     HOTROW_RETURN_IF_ERROR(turn.status());
     return turn->collection->EndJobUnlessOk(body(*turn.operator->(), *step->step));
   });
+}
+
+// Runs a call that reads or writes device memory of the caller's: what it enqueues comes behind
+// what the caller's stream has, and before what that gets later.
+template <typename Body>
+absl::Status InOrder(Tables& tables, const Body& body) {
+  if (!tables.callers_stream.has_value()) return body();
+  DeviceStream& own = *tables.context->stream;
+  ExecContext callers = tables.context->exec;
+  callers.stream = *tables.callers_stream;
+  HOTROW_RETURN_IF_ERROR(own.RunAfter(callers.stream));
+  absl::Status status = body();
+  const absl::Status ordered = own.RunBefore(callers);
+  return status.ok() ? ordered : status;
 }
 
 // Tells those who are to share the tables why this rank has none.
@@ -207,6 +223,23 @@ void hotrow_collection_destroy(hotrow_collection* collection) {
   delete collection;
 }
 
+hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* cuda_stream) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    if (!tables.context->stream.has_value()) {
+      return absl::FailedPreconditionError(
+          "the collection's context has no stream that is its own; make it with the device cuda and "
+          "without a cuda_stream");
+    }
+    tables.callers_stream = static_cast<CudaStream>(cuda_stream);
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_wait(hotrow_collection* collection) {
+  return CallTables(collection,
+                    [](Tables& tables) { return WaitForStream(tables.context->exec); });
+}
+
 hotrow_status hotrow_min_cache_bytes(hotrow_context* context,
                                      const hotrow_collection_options* options, int64_t* bytes) {
   return Call([&]() -> absl::Status {
@@ -254,21 +287,22 @@ hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch*
 
 hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled) {
-  return CallStep(step, [&](const Tables&, EmbeddingStep& its) -> absl::Status {
+  return CallStep(step, [&](Tables& tables, EmbeddingStep& its) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
                             TakeOutput(pooled, unpooled, num_unpooled));
-    return its.Lookup(output);
+    return InOrder(tables, [&] { return its.Lookup(output); });
   });
 }
 
 hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled,
                                  float learning_rate_factor) {
-  return CallStep(step, [&](const Tables& tables, EmbeddingStep& its) -> absl::Status {
+  return CallStep(step, [&](Tables& tables, EmbeddingStep& its) -> absl::Status {
     EmbeddingStep ending = std::move(its);
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
                             TakeGradient(tables.context->exec, pooled, unpooled, num_unpooled));
-    return std::move(ending).Update(gradient, learning_rate_factor);
+    return InOrder(
+        tables, [&] { return std::move(ending).Update(gradient, learning_rate_factor); });
   });
 }
 
@@ -278,10 +312,10 @@ hotrow_status hotrow_step_begin_lookup(hotrow_step* step) {
 
 hotrow_status hotrow_step_begin_update(hotrow_step* step, const hotrow_matrix* pooled,
                                        const hotrow_matrix* unpooled, int64_t num_unpooled) {
-  return CallStep(step, [&](const Tables& tables, EmbeddingStep& its) -> absl::Status {
+  return CallStep(step, [&](Tables& tables, EmbeddingStep& its) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
                             TakeGradient(tables.context->exec, pooled, unpooled, num_unpooled));
-    return its.BeginUpdate(gradient);
+    return InOrder(tables, [&] { return its.BeginUpdate(gradient); });
   });
 }
 
@@ -307,8 +341,10 @@ hotrow_status hotrow_evaluate(hotrow_collection* collection, const hotrow_batch*
                             TakeBatch(batch, tables.collection->feature_names()));
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
                             TakeOutput(pooled, unpooled, num_unpooled));
-    return view.jagged ? tables.collection->Evaluate(view.all, output)
-                       : tables.collection->Evaluate(view.features(), output);
+    return InOrder(tables, [&] {
+      return view.jagged ? tables.collection->Evaluate(view.all, output)
+                         : tables.collection->Evaluate(view.features(), output);
+    });
   });
 }
 

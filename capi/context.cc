@@ -33,10 +33,8 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
         absl::StrCat("options.device: is \"", std::string(device), "\", must be cpu or cuda"));
   }
   if (device == DeviceName(Device::kCuda)) state->exec.device = Device::kCuda;
-  if ((options.cuda_stream != nullptr) != (state->exec.device == Device::kCuda)) {
-    return absl::InvalidArgumentError(options.cuda_stream == nullptr
-                                          ? "options.cuda_stream: is null, the device is cuda"
-                                          : "options.cuda_stream: is given, the device is cpu");
+  if (options.cuda_stream != nullptr && state->exec.device == Device::kCpu) {
+    return absl::InvalidArgumentError("options.cuda_stream: is given, the device is cpu");
   }
   HOTROW_ASSIGN_OR_RETURN(const int devices, NumDevices(state->exec.device));
   if (options.device_index < 0 || options.device_index >= devices) {
@@ -53,6 +51,12 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
       std::make_unique<ThreadPool>(options.threads == 0 ? NumProcessors() : options.threads);
   HOTROW_RETURN_IF_ERROR(state->pool->status());
   state->exec.pool = state->pool.get();
+  if (state->exec.device == Device::kCuda && options.cuda_stream == nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(const DeviceScope scope, DeviceScope::Enter(state->exec));
+    HOTROW_ASSIGN_OR_RETURN(state->stream, DeviceStream::Create(Device::kCuda));
+    state->exec = state->stream->On(state->exec);
+    return state;
+  }
   state->exec.stream = static_cast<CudaStream>(options.cuda_stream);
   HOTROW_ASSIGN_OR_RETURN(const int of_stream, DeviceOfStream(state->exec));
   if (of_stream != options.device_index) {
@@ -64,6 +68,23 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
 }
 
 }  // namespace
+
+absl::StatusOr<DeviceScope> DeviceScope::Enter([[maybe_unused]] const ExecContext& exec) {
+  DeviceScope scope;
+#if HOTROW_HAVE_CUDA
+  if (exec.device == Device::kCuda) {
+    HOTROW_ASSIGN_OR_RETURN(CudaDeviceGuard guard, CudaDeviceGuard::Set(exec.device_index));
+    scope.guard_.emplace(std::move(guard));
+  }
+#endif
+  return scope;
+}
+
+ContextState::~ContextState() {
+  if (!stream.has_value()) return;
+  const absl::StatusOr<DeviceScope> scope = DeviceScope::Enter(exec);
+  stream.reset();
+}
 
 absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* context) {
   if (context != nullptr) {

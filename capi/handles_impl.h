@@ -5,12 +5,15 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
 #include "capi/call_impl.h"
@@ -20,14 +23,31 @@
 #include "models/saving/checkpoint_writer.h"
 #include "models/saving/saved_model.h"
 
+#if HOTROW_HAVE_CUDA
+#include "base/cuda_device.h"
+#endif
+
 // What handles point to.
 
 namespace hotrow::capi {
 
 // Threads and device, shared by a context and its collections.
 struct ContextState {
+  ~ContextState();
+
   std::unique_ptr<ThreadPool> pool;
   ExecContext exec;
+  std::optional<DeviceStream> stream;  // of a GPU: that of `exec`, where it is the context's own
+};
+// The device of a context is the current one of the thread while one lives, and then what was.
+class DeviceScope {
+ public:
+  static absl::StatusOr<DeviceScope> Enter(const ExecContext& exec);
+
+#if HOTROW_HAVE_CUDA
+ private:
+  std::optional<CudaDeviceGuard> guard_;  // none: the CPU's
+#endif
 };
 // null: a context with default options.
 absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* context);
@@ -49,6 +69,7 @@ struct Tables : Handle {
   int64_t settled_steps = -1;  // rows stand as after this step, see hotrow_settle; -1: not known
   std::unique_ptr<EmbeddingCollection> collection;  // null: it has ended
   std::unique_ptr<CheckpointWriter> writer;         // null: no checkpoints
+  std::optional<CudaStream> callers_stream;         // hotrow_collection_use_stream; none: exec's
   SavedModel begun;  // what the writer was given last, until that is committed
   std::list<EmbeddingStep> steps;
   bool closed = false;  // Close was called
@@ -81,6 +102,7 @@ class Turn {
  private:
   const std::shared_ptr<Tables> tables_;
   const bool nested_;
+  absl::StatusOr<DeviceScope> device_;
 };
 
 }  // namespace hotrow::capi

@@ -179,6 +179,7 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
   Env& env = PosixEnv();
   EmbeddingCollectionOptions& made = tables->options;
   HOTROW_ASSIGN_OR_RETURN(tables->context, StateOf(context));
+  HOTROW_ASSIGN_OR_RETURN(const DeviceScope device, DeviceScope::Enter(tables->context->exec));
   HOTROW_ASSIGN_OR_RETURN(made, TakeOptions(options));
   if (options.communicator != nullptr) {
     HOTROW_RETURN_IF_ERROR(Usable(options.communicator, "communicator"));

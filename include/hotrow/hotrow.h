@@ -79,9 +79,10 @@ typedef struct hotrow_context_options {
   int32_t threads;     // with the calling one; 0: as many as this process has processors
   const char* device;  // "cpu" (default) or "cuda"
   void* cuda_stream;   // cuda: a cudaStream_t, not the default one, on which rows are read and
-                       // written in the order of calls; it outlives the context's collections
-  // cuda: which GPU, that of cuda_stream; 0. It is the current one (cudaSetDevice) of each thread
-  // that calls with the context or with its collections.
+                       // written in the order of calls; it outlives the context's collections.
+                       // NULL: one of the context's own, see hotrow_collection_use_stream
+  // cuda: which GPU, that of cuda_stream; 0. Which one is current (cudaSetDevice) in a thread that
+  // calls does not matter, and stays.
   int32_t device_index;
 } hotrow_context_options;
 
@@ -260,6 +261,14 @@ typedef struct hotrow_collection hotrow_collection;
 hotrow_status hotrow_collection_create(hotrow_context* context,
                                        const hotrow_collection_options* options,
                                        hotrow_collection** collection);
+// cuda, where the context has a stream of its own: the stream on which the caller writes what calls
+// read from device memory, and reads what they write there; NULL is the legacy default stream. From
+// now on a call's work comes behind what that stream has when it is made, and before what the
+// stream gets later; no host waits. May change between calls. FAILED_PRECONDITION: the CPU, or a
+// context that was given a stream.
+hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* cuda_stream);
+// cuda: waits until the device has done what calls have enqueued. cpu: returns at once.
+hotrow_status hotrow_wait(hotrow_collection* collection);
 // Ends what is running and the store in good order, so that it opens quickly the next time. A step
 // that has not ended is FAILED_PRECONDITION. Of the other calls only destroy may follow.
 hotrow_status hotrow_collection_close(hotrow_collection* collection);

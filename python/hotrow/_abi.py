@@ -288,6 +288,8 @@ _MESSAGE.argtypes = []
 _WORDS = {
     "bags_type": "the dtype of lengths or offsets",
     "cache_bytes": "cache",
+    "cache_device_bytes": "device_cache",
+    "cache_device_index_bytes": "device_index_memory",
     "embedding_dim": "dim",
     "evaluation_staging_bytes": "evaluation_staging",
     "exchange_feedback_bytes": "exchange_feedback",
@@ -301,6 +303,8 @@ _WORDS = {
     "memory_bytes": "memory",
     "optimizer.kind": "optimizer",
     "options.block_samples": "block_samples",
+    "options.device": "device",
+    "options.device_index": "device",
     "options.dir": "dir",
     "options.max_batch_size": "max_batch_size",
     "options.max_concurrency": "max_concurrency",
@@ -376,6 +380,8 @@ collection_create = _function(
     "collection_create", c_void_p, POINTER(Options), POINTER(c_void_p)
 )
 collection_close = _function("collection_close", c_void_p)
+collection_use_stream = _function("collection_use_stream", c_void_p, c_void_p)
+wait = _function("wait", c_void_p)
 collection_destroy = _void("collection_destroy", c_void_p)
 collection_describe = _function("collection_describe", c_void_p, *_TEXT)
 min_cache_bytes = _function("min_cache_bytes", c_void_p, POINTER(Options), POINTER(c_int64))

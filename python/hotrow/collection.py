@@ -26,6 +26,9 @@ from .saved import Saved, put_store, text as _text, texts
 
 _CHECKPOINT = r"step-\d{12}(-\d+)?"  # the name of one that is whole
 
+# For tests: the library has an emulated GPU, whose memory is the host's.
+EMULATED = bool(os.environ.get("HOTROW_EMULATED_GPU"))
+
 Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
 
 
@@ -83,6 +86,14 @@ class _Scratch(threading.local):
         self.handle_address = ctypes.addressof(self.handle)
 
 
+def _device(device: Any) -> Tuple[str, int]:
+    """Of "cpu", "cuda", "cuda:1" or a torch.device."""
+    match = re.fullmatch(r"(cpu|cuda)(?::(\d{1,6}))?", str(device))
+    if match is None or match.group() == "cpu:":
+        raise ValueError(f"device: is {str(device)!r}, must be 'cpu', 'cuda' or 'cuda:1'")
+    return match.group(1), int(match.group(2) or 0)
+
+
 class Step(_abi.Owner):
     """One batch on its way through the tables; `EmbeddingCollection.prefetch` makes it.
 
@@ -115,11 +126,13 @@ class Step(_abi.Owner):
         out: where to write, such as what a lookup of the same sizes gave; by default new arrays.
         Waits until the rows are there.
         """
+        self._tables._check_arrays()
         writer = self._scratch.writer
         if out is None:
             out = writer.new(self.batch_size, self._sizes)
         kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
         self._lookup()
+        self._tables._wait()
         del kept
         return out
 
@@ -133,6 +146,7 @@ class Step(_abi.Owner):
         """
         if type(lr_factor) is not float:
             lr_factor = real(lr_factor, "lr_factor")
+        self._tables._check_arrays()
         handle = self._use()
         if gradient is None:
             kept = None
@@ -144,6 +158,7 @@ class Step(_abi.Owner):
             _abi.step_update(handle, None, None, 0, lr_factor)
         else:
             self._update(lr_factor)
+        self._tables._wait()  # a GPU may still read the gradient
         del kept
 
     @together
@@ -154,6 +169,7 @@ class Step(_abi.Owner):
     @together
     def begin_update(self, gradient: Gradient) -> None:
         """The first half of update: reads the gradient, and sends it off. May be left out."""
+        self._tables._check_arrays()
         writer = self._scratch.writer
         kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
         _abi.step_begin_update(
@@ -231,6 +247,11 @@ class EmbeddingCollection(_abi.Owner):
     of the counters where tables admit ids by their number of lookups. row_limit_steps: min_rows and
     max_rows of tables are kept at its multiples.
 
+    device: "cuda" or "cuda:1": rows that are in use lie in a cache of `device_cache` bytes of that
+    GPU's memory, and lookups and updates run there; for hotrow.torch, whose tensors they read and
+    write. `cache` is the tier below then, in host memory, over a disk. device_index_memory: of the
+    GPU, where it is to find rows of a store in memory without the host, 32 bytes a row.
+
     Neither cache, prefetch depth, store nor threads change a bit of the result.
 
     Threads: calls wait for each other. The GIL is free while the library works.
@@ -263,11 +284,15 @@ class EmbeddingCollection(_abi.Owner):
         exchange_feedback: Bytes = 0,
         admission_bytes: Bytes = 0,
         row_limit_steps: int = 64,
+        device: str = "cpu",
+        device_cache: Bytes = 0,
+        device_index_memory: Bytes = 0,
     ) -> None:
         self._address: Optional[int] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
         self._keeps = False  # close makes a checkpoint
         self._dropped: Deque[int] = collections.deque()  # steps to destroy
+        self._stream: Optional[int] = None  # hotrow_collection_use_stream; none yet
         #: Ranks that share the tables.
         self.world_size: int = 1
         self._communicator: Optional[Communicator] = None
@@ -314,8 +339,14 @@ class EmbeddingCollection(_abi.Owner):
         options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
         options.admission_bytes = parse_bytes(admission_bytes, "admission_bytes")
         options.row_limit_steps = integer(row_limit_steps, "row_limit_steps")
+        options.cache_device_bytes = parse_bytes(device_cache, "device_cache")
+        options.cache_device_index_bytes = parse_bytes(device_index_memory, "device_index_memory")
 
         context_options = _abi.default(_abi.Context, "context_options")
+        kind, context_options.device_index = _device(device)
+        context_options.device = kind.encode()
+        #: "cpu" or "cuda:0": where lookups and updates run.
+        self.device: str = kind if kind == "cpu" else f"{kind}:{context_options.device_index}"
         context_options.threads = integer(threads, "threads", *INT32)
         context = c_void_p()
         _abi.context_create(byref(context_options), byref(context))
@@ -420,14 +451,29 @@ class EmbeddingCollection(_abi.Owner):
     def evaluate(self, batch: Batch, out: Optional[Embeddings] = None) -> Embeddings:
         """What a lookup would give after the last update, and nothing changes: no row is made, none
         moves in or out. Ids without a row read their first values."""
+        self._check_arrays()
         reader, writer = self._scratch.reader, self._scratch.writer
         reader.read(batch)
         if out is None:
             out = writer.new(reader.batch_size, reader.unpooled_sizes)
         kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
         self._evaluate()
+        self._wait()
         del kept
         return out
+
+    def _check_arrays(self) -> None:
+        """TypeError where arrays of numpy, which lie in host memory, are none for the tables."""
+        if self.device != "cpu" and not EMULATED:
+            raise TypeError(
+                f"the tables are on {self.device}, which reads and writes no arrays of numpy; use "
+                "hotrow.torch, or read_rows for single rows"
+            )
+
+    def _wait(self) -> None:
+        """Until the GPU has done what calls have enqueued."""
+        if self.device != "cpu":
+            _abi.wait(self._handle)
 
     def _evaluate(self) -> None:
         """As this thread's reader and writer describe it."""

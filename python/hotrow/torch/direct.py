@@ -8,7 +8,7 @@ import torch
 
 from .. import _abi
 from ..batches import BatchReader, MatrixWriter
-from ..collection import EmbeddingCollection, Step
+from ..collection import EMULATED, EmbeddingCollection, Step
 from .features import FIXED, LENGTHS, OFFSETS, Encoded, decode
 
 _TYPES = {torch.int64: _abi.INT64, torch.int32: _abi.INT32}
@@ -99,17 +99,48 @@ def _point_to(writer: MatrixWriter, tensors: Sequence[torch.Tensor]) -> None:
         writer.put(place, tensor.data_ptr(), rows, dim)
 
 
+def device_of(collection: EmbeddingCollection) -> torch.device:
+    """Where outputs and gradients lie."""
+    return torch.device("cpu" if EMULATED else collection.device)
+
+
 def empty(
     collection: EmbeddingCollection, sizes: Sequence[int], pin: bool = False
 ) -> List[torch.Tensor]:
-    """[pooled, unpooled of each feature]. sizes: samples, then values of each of these features."""
+    """[pooled, unpooled of each feature]. sizes: samples, then values of each of these features.
+    pin: host memory alone."""
     # The device is told, since torch.set_default_device may name another, whose memory the library
     # does not reach.
+    device = device_of(collection)
     dims = collection._layout.output_dims
     return [
-        torch.empty((rows, dim), dtype=torch.float32, device="cpu", pin_memory=pin)
+        torch.empty(
+            (rows, dim), dtype=torch.float32, device=device,
+            pin_memory=pin and device.type == "cpu",
+        )
         for rows, dim in zip(sizes, dims)
     ]
+
+
+class _InOrder:
+    """A call on tables of a GPU comes behind what torch's current stream has, and before what that
+    gets later. The caching allocator then may give memory of the call to whom it likes."""
+
+    def __init__(self, collection: EmbeddingCollection) -> None:
+        self._collection = collection
+
+    def __enter__(self) -> None:
+        collection = self._collection
+        if collection.device == "cpu":
+            return
+        stream = 0 if EMULATED else torch.cuda.current_stream(collection.device).cuda_stream
+        if stream != collection._stream:
+            _abi.collection_use_stream(collection._handle, stream or None)
+            collection._stream = stream
+
+    def __exit__(self, *_: object) -> None:
+        if EMULATED:
+            self._collection._wait()
 
 
 def prefetch(collection: EmbeddingCollection, encoded: Encoded) -> Step:
@@ -120,13 +151,15 @@ def prefetch(collection: EmbeddingCollection, encoded: Encoded) -> Step:
 def lookup(step: Step, out: Sequence[torch.Tensor]) -> None:
     """out: of `empty`."""
     _point_to(step._scratch.writer, out)
-    step._lookup()
+    with _InOrder(step._tables):
+        step._lookup()
 
 
 def update(step: Step, gradients: Sequence[torch.Tensor], lr_factor: float) -> None:
-    """gradients: of the shapes of `empty`: float32, contiguous, on the CPU."""
+    """gradients: of the shapes of `empty`: float32, contiguous, where the tables are."""
     _point_to(step._scratch.writer, gradients)
-    step._update(lr_factor)
+    with _InOrder(step._tables):
+        step._update(lr_factor)
 
 
 def evaluate(
@@ -135,5 +168,6 @@ def evaluate(
     reader = _read(collection, encoded)
     out = empty(collection, [reader.batch_size, *reader.unpooled_sizes], pin)
     _point_to(collection._scratch.writer, out)
-    collection._evaluate()
+    with _InOrder(collection):
+        collection._evaluate()
     return out

@@ -71,8 +71,11 @@ class EmbeddingCollection(nn.Module):
     gradients enabled, is a step; its backward comes before the next lookup, and updates the rows
     once. In eval mode, or under torch.no_grad, nothing changes.
 
-    Tables are in host memory. Ids on a GPU are copied, and the outputs go back to that GPU through
-    pinned memory.
+    With device="cuda" and device_cache="20GB" rows in use lie in that much memory of the GPU:
+    outputs and gradients are tensors there, read and written without a copy in the order of torch's
+    current stream, and no call waits for the GPU. Ids come best from host memory, as a loader has
+    them: those on the GPU are copied to the host first. Without it tables are in host memory; ids
+    on a GPU are copied, and the outputs go back to that GPU through pinned memory.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class EmbeddingCollection(nn.Module):
             out = lookup(self._anchor, self._passes, self._number, encoded)
         else:
             out = evaluate(self._passes, self._number, encoded)
-        kind = encoded.values[0].device.type
+        kind = out[0].device.type
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             out = [part.to(dtype) for part in out]

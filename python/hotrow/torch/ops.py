@@ -40,17 +40,19 @@ for _name, _function in (("lookup", _lookup), ("evaluate", _evaluate), ("update"
 
 
 def _shapes(tables: int, encoded: Encoded) -> List[torch.Tensor]:
-    layout = passes.find(tables).layout
+    found = passes.find(tables)
+    layout = found.layout
     rows = batch_size_of(encoded)
     like = encoded.values[0]
-    out = [like.new_empty((rows, layout.pooled_dim), dtype=torch.float32)]
+    device = like.device if found.device.type == "cpu" else found.device
+    out = [like.new_empty((rows, layout.pooled_dim), dtype=torch.float32, device=device)]
     for index, (_, dim) in zip(layout.unpooled_indices, layout.unpooled):
         count: Any  # may be symbolic
         if encoded.keys:
             count = torch.library.get_ctx().new_dynamic_size()
         else:
             count = encoded.values[index].numel()
-        out.append(like.new_empty((count, dim), dtype=torch.float32))
+        out.append(like.new_empty((count, dim), dtype=torch.float32, device=device))
     return out
 
 

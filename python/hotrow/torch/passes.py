@@ -63,8 +63,7 @@ class Work:
             if len(self.parts) > 1:  # a single one's become part of the graph, which leads here
                 self._outputs = whole
         self.looked_up[index] = True
-        out = self._part(whole, index)
-        return out if ids.is_cpu else [part.to(ids.device) for part in out]
+        return self._passes.place(self._part(whole, index), ids)
 
     def add(self, index: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
         """The backward of one batch; the last one moves the rows."""
@@ -108,6 +107,13 @@ class Work:
             return whole
         # By numpy: autograd takes slices of a tensor for views of it, which a model may not change
         # in place.
+        if self._passes.device.type != "cpu":
+            return [
+                torch.utils.dlpack.from_dlpack(
+                    torch.utils.dlpack.to_dlpack(tensor[bounds[index] : bounds[index + 1]])
+                )
+                for tensor, bounds in zip(whole, self._bounds)
+            ]
         return [
             torch.from_numpy(tensor.numpy()[bounds[index] : bounds[index + 1]])
             for tensor, bounds in zip(whole, self._bounds)
@@ -140,6 +146,7 @@ class Passes:
     def __init__(self, collection: EmbeddingCollection, gradient_scale: float) -> None:
         self.collection = collection
         self._communicator = collection._communicator
+        self.device = direct.device_of(collection)
         self.layout = collection._layout
         self.names = collection.feature_names
         self.number = next(_numbers)
@@ -155,6 +162,12 @@ class Passes:
         self._reader = batches.BatchReader(self.names, self.layout.unpooled_indices)
         self._tokens = itertools.count(1)
         _registry[self.number] = self
+
+    def place(self, out: List[torch.Tensor], ids: torch.Tensor) -> List[torch.Tensor]:
+        """Outputs where the model has them: on the tables' GPU, or on the device of the ids."""
+        if self.device.type != "cpu" or ids.is_cpu:
+            return out
+        return [part.to(ids.device) for part in out]
 
     @property
     def lr_factor(self) -> float:
@@ -269,8 +282,7 @@ class Passes:
     def evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
         """[pooled, unpooled of each feature]; nothing changes."""
         values = encoded.values[0]
-        out = direct.evaluate(self.collection, encoded, values.is_cuda)
-        return out if values.is_cpu else [part.to(values.device) for part in out]
+        return self.place(direct.evaluate(self.collection, encoded, values.is_cuda), values)
 
     def abandon(self, token: int) -> None:
         """The backward of this pass will not come: nothing refers to its outputs."""
@@ -308,12 +320,12 @@ class Passes:
         out = []
         for gradient, rows, dim in zip(gradients, sizes, self.layout.output_dims):
             if gradient is None:
-                gradient = torch.zeros((rows, dim), dtype=torch.float32, device="cpu")
+                gradient = torch.zeros((rows, dim), dtype=torch.float32, device=self.device)
             elif gradient.shape != (rows, dim):
                 raise ValueError(
                     f"gradient: has shape {tuple(gradient.shape)}, must be {(rows, dim)}"
                 )
-            gradient = gradient.detach().to("cpu", torch.float32)
+            gradient = gradient.detach().to(self.device, torch.float32)
             if scale != 1.0:
                 gradient = gradient * scale
             out.append(gradient.contiguous())
