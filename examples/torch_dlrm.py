@@ -2,6 +2,7 @@
 
     python examples/torch_dlrm.py --data=criteo:day_0
     python examples/torch_dlrm.py                        # generated clicks
+    python examples/torch_dlrm.py --device=cuda          # model and rows in use on a GPU
 
 13 counts go through an MLP, 26 categories through tables of any size, and a second MLP reads the
 counts' vector and the products of all pairs of vectors.
@@ -62,9 +63,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--store", help="a directory on an SSD; without one rows are in memory")
     parser.add_argument("--checkpoints", help="a directory; a run that was killed goes on from it")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device_cache", default="1GB", help="memory of the GPU for rows")
     parser.add_argument("--plot", default="torch_dlrm.png")
     arguments = parser.parse_args()
 
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print("there is no GPU: training on the CPU")
+        arguments.device = "cpu"
     torch.manual_seed(1)
     data = hotrow.Data(arguments.data, seed=1)
     features = [feature["name"] for feature in data.features]
@@ -74,6 +80,8 @@ def main() -> None:
         )
     else:
         place = dict(store=hotrow.Memory("4GB"))
+    if arguments.device == "cuda":
+        place.update(device="cuda", device_cache=arguments.device_cache)
     tables = hotrow.torch.EmbeddingCollection(
         [hotrow.Table(name, arguments.dim, optimizer=hotrow.RowwiseAdagrad(lr=0.05))
          for name in features],
@@ -81,18 +89,25 @@ def main() -> None:
         checkpoint_dir=arguments.checkpoints, resume=arguments.checkpoints is not None, **place,
     )
     with tables:
-        model = Dlrm(tables, features, data.num_dense, arguments.dim)
+        model = Dlrm(tables, features, data.num_dense, arguments.dim).to(arguments.device)
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.02)
         state = {"model": model, "optimizer": optimizer}
         tables.restore(state)
 
-        loss_of = nn.BCEWithLogitsLoss()
+        def loss_of(
+            ids: Dict[str, torch.Tensor], dense: torch.Tensor, labels: torch.Tensor
+        ) -> torch.Tensor:
+            logits = model(dense.to(arguments.device), ids)
+            return nn.functional.binary_cross_entropy_with_logits(
+                logits, labels[:, 0].to(arguments.device)
+            )
+
         losses = Losses(total=-(-data.num_samples["train"] // arguments.batch))
         source = hotrow.torch.Dataset(data, arguments.batch)
         source.go_on(epoch=0, first_sample=tables.steps * arguments.batch)
-        for ids, dense, labels in losses.bar(hotrow.torch.prefetch(source, tables, depth=2)):
+        for batch in losses.bar(hotrow.torch.prefetch(source, tables, depth=2)):
             optimizer.zero_grad()
-            loss = loss_of(model(dense, ids), labels[:, 0])
+            loss = loss_of(*batch)
             loss.backward()  # the rows move here
             optimizer.step()
             losses.add(loss.item())
@@ -103,8 +118,8 @@ def main() -> None:
         model.eval()
         with torch.no_grad():
             held_out = [
-                (loss_of(model(dense, ids), labels[:, 0]).item(), len(labels))
-                for ids, dense, labels in hotrow.torch.Dataset(data, arguments.batch, "valid")
+                (loss_of(*batch).item(), len(batch[2]))
+                for batch in hotrow.torch.Dataset(data, arguments.batch, "valid")
             ]
         if held_out:
             mean = sum(loss * size for loss, size in held_out) / sum(size for _, size in held_out)

@@ -3,6 +3,8 @@
 # build laid out in the same way.
 #   tests/python/run_tests.sh --wheel WHEEL FOLDER PYTHON [TEST ...]
 #   tests/python/run_tests.sh --build LIBRARY PROGRAM FOLDER PYTHON [TEST ...]
+#   tests/python/run_tests.sh --emulated LIBRARY SANITIZER PYTHON [TEST ...]
+# --emulated: a library with the emulated GPU, and the sanitizer's, which the interpreter loads first.
 # TEST: as `python -m unittest` takes them. Exit status 77: skipped, the reason is in the output.
 # Environment: HOTROW_TEST_PYTHON is another interpreter than PYTHON for a build, whose packages the
 # tests see; with torch there the tests of hotrow.torch run, and with HOTROW_PYTHON_TORCH=1 they
@@ -13,12 +15,22 @@ mode=$1
 case $mode in
   --wheel) wheel=$2 folder=$3 python=$4; shift 4 ;;
   --build) library=$2 program=$3 folder=$4 python=${HOTROW_TEST_PYTHON:-$5}; shift 5 ;;
-  *) echo "run_tests.sh: $mode: --wheel or --build"; exit 2 ;;
+  --emulated) library=$2 sanitizer=$3 python=${HOTROW_TEST_PYTHON:-$4}; shift 4 ;;
+  *) echo "run_tests.sh: $mode: --wheel, --build or --emulated"; exit 2 ;;
 esac
 
 skip() { echo "skipped: $*"; exit 77; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "needs Python 3.10 or newer"
 "$python" -c 'import venv' 2>/dev/null || skip "venv is not installed (python3-venv)"
+
+if [[ $mode == --emulated ]]; then
+  "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
+  cd "$source/tests/python"
+  # The interpreter leaks at its end, and its memory is not the sanitizer's.
+  exec env PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1 HOTROW_LIBRARY="$library" \
+    HOTROW_EMULATED_GPU=1 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer" \
+    "$python" -m unittest "${@:-test_device}"
+fi
 
 rm -rf "$folder"
 mkdir -p "$folder"

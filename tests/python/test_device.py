@@ -1,0 +1,153 @@
+"""Tables on a GPU: an emulated one, whose memory is the host's, or a real one with torch.
+
+HOTROW_EMULATED_GPU=1 says that the library was built with the emulated one (cmake --preset asan).
+"""
+
+import os
+import tempfile
+import unittest
+
+import numpy as np
+
+import hotrow
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+EMULATED = bool(os.environ.get("HOTROW_EMULATED_GPU"))
+GPU = {"device": "cuda", "device_cache": "1MiB"}
+
+
+def batches(count, size=16, seed=1):
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        lengths = random.integers(0, 4, size)
+        yield {
+            "item": random.integers(0, 60, size),
+            "words": (random.integers(0, 200, lengths.sum()), lengths),
+        }
+
+
+def make(**options):
+    tables = [hotrow.Table("item", 8, optimizer=hotrow.RowwiseAdagrad(lr=0.1)),
+              hotrow.Table("words", 4, optimizer=hotrow.Adam(lr=0.01))]
+    options.setdefault("store", hotrow.Memory("16MiB"))
+    return hotrow.EmbeddingCollection(tables, max_batch_size=16, seed=3, **options)
+
+
+def train(collection, count=12, seed=1):
+    for batch in batches(count, seed=seed):
+        with collection.prefetch(batch) as step:
+            pooled = step.lookup().pooled
+            step.update(pooled * 0.5 + 1)
+
+
+@unittest.skipUnless(EMULATED, "the library has no emulated GPU")
+class EmulatedTest(unittest.TestCase):
+    def test_rows_move_as_on_the_cpu(self):
+        with make() as expected, make(**GPU) as tables:
+            self.assertEqual(tables.device, "cuda:0")
+            train(expected)
+            train(tables)
+            for name, dim in (("item", 8), ("words", 4)):
+                keys = np.arange(60)
+                rows, found = tables.read_rows(name, keys)
+                wanted, there = expected.read_rows(name, keys)
+                np.testing.assert_array_equal(found, there)
+                np.testing.assert_allclose(rows, wanted, rtol=1e-5, atol=1e-6)
+            batch = next(batches(1, seed=9))
+            np.testing.assert_allclose(
+                tables.evaluate(batch).pooled, expected.evaluate(batch).pooled, rtol=1e-5,
+                atol=1e-6,
+            )
+
+    def test_bits_depend_on_no_tier_and_a_run_goes_on_with_them(self):
+        digests = []
+        with tempfile.TemporaryDirectory() as folder:
+            for options in (
+                {},
+                {"device_index_memory": "64KiB", "prefetch_depth": 2},
+                {"store": hotrow.Ssd(folder + "/ssd", disk_bytes="1GiB", memory="32MiB"),
+                 "cache": "1MiB", "prefetch_depth": 1},
+            ):
+                with make(**GPU, **options) as tables:
+                    train(tables)
+                    digests.append(tables.digest())
+            checkpoints = {"checkpoint_dir": folder + "/checkpoints", "resume": True}
+            with make(**GPU, **checkpoints) as tables:
+                train(tables, 6)
+                tables.save_checkpoint({})
+            with make(**GPU, **checkpoints) as tables:
+                self.assertEqual(tables.steps, 6)
+                for number, batch in enumerate(batches(12)):
+                    if number < 6:
+                        continue
+                    with tables.prefetch(batch) as step:
+                        step.update(step.lookup().pooled * 0.5 + 1)
+                digests.append(tables.digest())
+        self.assertEqual(digests, digests[:1] * len(digests))
+
+    def test_what_is_refused(self):
+        for options, message in (
+            ({"device": "tpu"}, "device: is 'tpu'"),
+            ({"device": "cuda:77"}, "device: is 77, must lie in"),
+            ({"device": "cuda"}, "device_cache"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                make(**options)
+
+
+class HostTest(unittest.TestCase):
+    @unittest.skipIf(EMULATED, "arrays of numpy are memory of the emulated GPU")
+    def test_without_a_gpu_it_says_so(self):
+        with self.assertRaises((hotrow.errors.FailedPrecondition, hotrow.errors.Unimplemented)):
+            make(**GPU)
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+@unittest.skipUnless(EMULATED or torch and torch.cuda.is_available(), "there is no GPU")
+class TorchTest(unittest.TestCase):
+    def losses(self, accumulate=1, compiled=False, **options):
+        torch.manual_seed(1)
+        import hotrow.torch
+
+        collection = make(prefetch_depth=2, **options)
+        tables = hotrow.torch.EmbeddingCollection(collection)
+        with tables:
+            where = tables._passes.device
+            top = torch.nn.Linear(tables.pooled_dim, 1).to(where)
+            model = torch.compile(top) if compiled else top
+            optimizer = torch.optim.SGD(top.parameters(), lr=0.1)
+            out = []
+            loader = [
+                {"item": torch.from_numpy(batch["item"]),
+                 "words": tuple(map(torch.from_numpy, batch["words"]))}
+                for batch in batches(12, 8)
+            ]
+            ahead = hotrow.torch.prefetch(loader, tables, depth=2, accumulate=accumulate)
+            for number, features in enumerate(ahead):
+                vectors = tables(features).pooled
+                self.assertEqual(vectors.device.type, where.type)
+                loss = (model(vectors) - 1).square().mean()
+                loss.backward()
+                if (number + 1) % accumulate == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                out.append(loss.item())
+            with torch.no_grad():
+                tables.eval()
+                out.append(float(tables(loader[0]).pooled.sum()))
+            return out, tables.digest()
+
+    def test_a_model_trains_as_over_tables_in_memory(self):
+        for accumulate in (1, 2):
+            on_gpu, digest = self.losses(accumulate, **GPU)
+            np.testing.assert_allclose(on_gpu, self.losses(accumulate)[0], rtol=1e-4)
+            self.assertLess(on_gpu[-2], on_gpu[0])
+            self.assertEqual(self.losses(accumulate, **GPU), (on_gpu, digest))
+
+
+if __name__ == "__main__":
+    unittest.main()
