@@ -59,6 +59,15 @@ __device__ inline int64_t WarpSum(int64_t x) {
   return x;
 }
 
+// The sum over the lanes of the warp up to this one, all of which call together.
+__device__ inline int32_t WarpPrefix(int32_t x) {
+  for (int by = 1; by < kWarpThreads; by *= 2) {
+    const int32_t before = __shfl_up_sync(kAllLanes, x, static_cast<unsigned>(by));
+    if (GroupLane() >= by) x += before;
+  }
+  return x;
+}
+
 // The sum over eight lanes, neighbours, in the order in which the CPU adds its eight (Vec8):
 // ((0 + 2) + (1 + 3)) + ((4 + 6) + (5 + 7)). `lanes` are those that call together, whole eights.
 __device__ inline float SumOfEight(unsigned lanes, float x) {

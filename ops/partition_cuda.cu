@@ -9,15 +9,20 @@
 
 // A stable sort of the items' parts, digit by digit. In each pass a tile of items counts its
 // digits; running sums over the counts, digit by digit and tile by tile in each, tell where the
-// tile's items with a digit go; inside a tile, warps and then rounds and lanes follow the order of
-// the items.
+// tile's items with a digit go. Inside a tile, warps and then rounds and lanes follow the order of
+// the items: that puts them in order in shared memory, from where neighbours leave together.
+//
+// Digits have ten bits, so the rows of a batch, up to a million, take two passes. A tile has four
+// items of a digit then, which leave side by side.
 namespace hotrow::internal {
 namespace {
 
 constexpr char kOp[] = "Partition";
-constexpr int kDigitsMax = 1 << PartitionPasses::kDigitBitsMax;
+constexpr int kDigitBits = PartitionPasses::kDigitBitsMax;
+constexpr int kDigitsMax = 1 << kDigitBits;
 constexpr int kWarps = kPartitionThreads / kWarpThreads;
-static_assert(kPartitionThreads == kDigitsMax, "a thread for each digit");
+constexpr int kDigitsPerThread = kDigitsMax / kPartitionThreads;
+static_assert(kPartitionTile < (1 << 16), "counts in a tile have 16 bits");
 
 struct Digit {
   int shift;
@@ -25,121 +30,180 @@ struct Digit {
   __device__ int operator()(int32_t part) const {
     return static_cast<int>((static_cast<uint32_t>(part) >> shift) & ((1u << bits) - 1));
   }
+  __device__ int count() const { return 1 << bits; }
 };
 
-// counts[digit][tile]
+// counts[digit][tile]. Makes `words` ready for running sums over them.
 __global__ void __launch_bounds__(kPartitionThreads)
     CountDigitsKernel(const int32_t* parts, int64_t num_items, Digit digit_of, int64_t num_tiles,
-                      int32_t* counts) {
+                      int32_t* counts, uint64_t* words) {
   __shared__ int32_t in_tile[kDigitsMax];
   const int thread = static_cast<int>(threadIdx.x);
-  for (int64_t tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
-    in_tile[thread] = 0;
-    __syncthreads();
-    for (int round = 0; round < kPartitionRounds; ++round) {
-      const int64_t i = tile * kPartitionTile + round * kPartitionThreads + thread;
-      const unsigned lanes = __ballot_sync(kAllLanes, i < num_items);
-      if (i < num_items) {
-        // One addition for all lanes with a digit: with few parts they are many.
-        const int digit = digit_of(parts[i]);
-        const unsigned same = __match_any_sync(lanes, digit);
-        if (GroupLane() == __ffs(static_cast<int>(same)) - 1) {
-          atomicAdd(in_tile + digit, __popc(same));
-        }
-      }
-      __syncwarp();
-    }
-    __syncthreads();
-    if (thread < (1 << digit_of.bits)) counts[thread * num_tiles + tile] = in_tile[thread];
-    __syncthreads();  // before the next tile clears `in_tile`
+  const int64_t tile = blockIdx.x;
+  for (int digit = thread; digit < kDigitsMax; digit += kPartitionThreads) in_tile[digit] = 0;
+  static_assert(kDigitsMax / kScanTile + 2 <= kPartitionThreads, "a tile's share of the words");
+  const int64_t word = tile * kPartitionThreads + thread;
+  if (word < ScanWords(digit_of.count() * num_tiles)) words[word] = ~uint64_t{0};
+  int32_t part_of[kPartitionRounds];
+#pragma unroll
+  for (int round = 0; round < kPartitionRounds; ++round) {
+    const int64_t i = tile * kPartitionTile + round * kPartitionThreads + thread;
+    part_of[round] = i < num_items ? parts[i] : -1;
   }
+  __syncthreads();
+#pragma unroll
+  for (int round = 0; round < kPartitionRounds; ++round) {
+    if (part_of[round] >= 0) atomicAdd(in_tile + digit_of(part_of[round]), 1);
+  }
+  __syncthreads();
+  for (int digit = thread; digit < digit_of.count(); digit += kPartitionThreads) {
+    counts[digit * num_tiles + tile] = in_tile[digit];
+  }
+}
+
+// numbers[i] becomes the sum of those before it.
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    SumCountsKernel(int32_t* numbers, int64_t n, uint64_t* words) {
+  __shared__ ScanBlock::Shared shared;
+  ScanBlock scan(words, shared);
+  const int64_t first = scan.first_item();
+  int32_t own[kScanRounds];
+  int32_t up_to[kScanRounds];  // of the round
+#pragma unroll
+  for (int round = 0; round < kScanRounds; ++round) {
+    const int64_t i = first + round * kWarpThreads;
+    own[round] = i < n ? numbers[i] : 0;
+  }
+  int32_t of_warp = 0;
+#pragma unroll
+  for (int round = 0; round < kScanRounds; ++round) {
+    up_to[round] = WarpPrefix(own[round]);
+    of_warp += __shfl_sync(kAllLanes, up_to[round], kWarpThreads - 1);
+  }
+  auto before = static_cast<int32_t>(scan.Before(static_cast<uint64_t>(of_warp)));
+#pragma unroll
+  for (int round = 0; round < kScanRounds; ++round) {
+    const int64_t i = first + round * kWarpThreads;
+    if (i < n) numbers[i] = before + up_to[round] - own[round];
+    before += __shfl_sync(kAllLanes, up_to[round], kWarpThreads - 1);
+  }
+}
+
+// Lanes of the warp with this lane's digit. Bit by bit: what __match_any_sync takes goes by how
+// many digits there are.
+__device__ inline unsigned LanesWith(int digit) {
+  unsigned same = kAllLanes;
+#pragma unroll
+  for (int bit = 0; bit < kDigitBits; ++bit) {
+    const unsigned bits = 0u - (digit >> bit & 1u);  // all or none
+    same &= ~(__ballot_sync(kAllLanes, bits) ^ bits);
+  }
+  return same;
 }
 
 // starts[digit][tile] is where the first item of the tile with that digit goes. items null: item i
 // is i.
-__global__ void __launch_bounds__(kPartitionThreads)
+__global__ void __launch_bounds__(kPartitionThreads, 4)
     MoveItemsKernel(const int32_t* parts, const int32_t* items, int64_t num_items, Digit digit_of,
                     int64_t num_tiles, const int32_t* starts, int32_t* parts_out,
                     int32_t* items_out) {
-  // Of each warp's run of items: how many have a digit, then where the next one with it goes.
-  __shared__ int32_t next_of_warp[kWarps][kDigitsMax];
+  __shared__ union {
+    // Of each warp's run of items: how many have a digit, then where in the tile the first goes.
+    uint16_t of_warp[kWarps][kDigitsMax];
+    struct {
+      int32_t parts[kPartitionTile];
+      int32_t items[kPartitionTile];
+    } sorted;
+  } shared;
+  __shared__ int32_t away[kDigitsMax];  // from a place in the tile to that in the outputs
+  __shared__ int32_t sums[kWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = GroupLane();
+  const int warp = thread / kWarpThreads;
   const unsigned lanes_before = (1u << lane) - 1;
-  int32_t* const next = next_of_warp[thread / kWarpThreads];
-  for (int64_t tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
-    for (int w = 0; w < kWarps; ++w) next_of_warp[w][thread] = 0;
-    __syncthreads();
-    const int64_t first =
-        tile * kPartitionTile + (thread / kWarpThreads) * (kWarpThreads * kPartitionRounds) + lane;
-    int32_t part_of[kPartitionRounds];
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * kPartitionTile;
+  const int size = static_cast<int>(min(num_items - begin, kPartitionTile));
+  const int first = warp * (kWarpThreads * kPartitionRounds) + lane;
+  // Digits, then with ranks among the warp's items of the digit, then places in the tile.
+  uint32_t placed[kPartitionRounds];
 #pragma unroll
-    for (int round = 0; round < kPartitionRounds; ++round) {
-      const int64_t i = first + round * kWarpThreads;
-      part_of[round] = i < num_items ? parts[i] : 0;
-    }
+  for (int round = 0; round < kPartitionRounds; ++round) {
+    const int at = first + round * kWarpThreads;
+    // What is beyond the items has the last digit and comes after them, behind all others.
+    placed[round] = static_cast<uint32_t>(digit_of(at < size ? parts[begin + at] : -1));
+  }
+  for (int digit = thread; digit < kDigitsMax; digit += kPartitionThreads) {
 #pragma unroll
-    for (int round = 0; round < kPartitionRounds; ++round) {
-      const bool is_item = first + round * kWarpThreads < num_items;
-      const unsigned lanes = __ballot_sync(kAllLanes, is_item);
-      if (is_item) {
-        const int digit = digit_of(part_of[round]);
-        const unsigned same = __match_any_sync(lanes, digit);
-        if (lane == __ffs(static_cast<int>(same)) - 1) next[digit] += __popc(same);
-      }
-      __syncwarp();
-    }
-    __syncthreads();
-    if (thread < (1 << digit_of.bits)) {
-      int32_t sum = starts[thread * num_tiles + tile];
-      for (int w = 0; w < kWarps; ++w) {
-        const int32_t count = next_of_warp[w][thread];
-        next_of_warp[w][thread] = sum;
-        sum += count;
-      }
-    }
-    __syncthreads();
+    for (int w = 0; w < kWarps; ++w) shared.of_warp[w][digit] = 0;
+  }
+  __syncthreads();
 #pragma unroll
-    for (int round = 0; round < kPartitionRounds; ++round) {
-      const int64_t i = first + round * kWarpThreads;
-      const unsigned lanes = __ballot_sync(kAllLanes, i < num_items);
-      int digit = 0;
-      unsigned same = 0;
-      int32_t start = 0;
-      if (i < num_items) {
-        digit = digit_of(part_of[round]);
-        same = __match_any_sync(lanes, digit);
-        start = next[digit];
-      }
-      __syncwarp();  // all have read `next`
-      if (i < num_items) {
-        if (lane == __ffs(static_cast<int>(same)) - 1) next[digit] = start + __popc(same);
-        const int32_t place = start + __popc(same & lanes_before);
-        parts_out[place] = part_of[round];
-        items_out[place] = items == nullptr ? static_cast<int32_t>(i) : items[i];
-      }
-      __syncwarp();  // `next` is ready for the next round
+  for (int round = 0; round < kPartitionRounds; ++round) {
+    const auto digit = static_cast<int>(placed[round]);
+    const unsigned same = LanesWith(digit);
+    const int before = shared.of_warp[warp][digit];
+    __syncwarp();  // all have read it
+    if ((same & lanes_before) == 0) {
+      shared.of_warp[warp][digit] = static_cast<uint16_t>(before + __popc(same));
     }
-    __syncthreads();  // before the next tile clears `next_of_warp`
+    __syncwarp();
+    placed[round] |= static_cast<uint32_t>(before + __popc(same & lanes_before)) << kDigitBits;
+  }
+  __syncthreads();
+  // A thread's digits are neighbours.
+  int32_t of_thread = 0;
+#pragma unroll
+  for (int d = 0; d < kDigitsPerThread; ++d) {
+    for (int w = 0; w < kWarps; ++w) of_thread += shared.of_warp[w][thread * kDigitsPerThread + d];
+  }
+  const int32_t up_to = WarpPrefix(of_thread);
+  if (lane == kWarpThreads - 1) sums[warp] = up_to;
+  __syncthreads();
+  int32_t place = up_to - of_thread;
+  for (int w = 0; w < warp; ++w) place += sums[w];
+#pragma unroll
+  for (int d = 0; d < kDigitsPerThread; ++d) {
+    const int digit = thread * kDigitsPerThread + d;
+    if (digit < digit_of.count()) away[digit] = starts[digit * num_tiles + tile] - place;
+    for (int w = 0; w < kWarps; ++w) {
+      const int count = shared.of_warp[w][digit];
+      shared.of_warp[w][digit] = static_cast<uint16_t>(place);
+      place += count;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int round = 0; round < kPartitionRounds; ++round) {
+    placed[round] =
+        (placed[round] >> kDigitBits) + shared.of_warp[warp][placed[round] & (kDigitsMax - 1)];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int round = 0; round < kPartitionRounds; ++round) {
+    const int at = first + round * kWarpThreads;
+    if (at >= size) continue;
+    shared.sorted.parts[placed[round]] = parts[begin + at];  // out of the L1
+    shared.sorted.items[placed[round]] =
+        items == nullptr ? static_cast<int32_t>(begin) + at : items[begin + at];
+  }
+  __syncthreads();
+  for (int at = thread; at < size; at += kPartitionThreads) {
+    const int32_t part = shared.sorted.parts[at];
+    const int32_t to = at + away[digit_of(part)];
+    parts_out[to] = part;
+    items_out[to] = shared.sorted.items[at];
   }
 }
 
-// offsets[p] = how many of the sorted parts are less than p.
+// offsets[p] = how many of the sorted parts are less than p: of each item, for its part and those
+// without items before it; of the end, for those behind the last.
 __global__ void __launch_bounds__(kThreadsPerBlock)
     FindOffsetsKernel(const int32_t* sorted_parts, int64_t num_items, int64_t num_parts,
                       int64_t* offsets) {
-  for (int64_t p = GridThread(); p <= num_parts; p += GridThreads()) {
-    int64_t low = 0;
-    int64_t high = num_items;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (sorted_parts[middle] < p) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    offsets[p] = low;
+  for (int64_t i = GridThread(); i <= num_items; i += GridThreads()) {
+    const int64_t end = i == num_items ? num_parts : sorted_parts[i];
+    for (int64_t p = i == 0 ? 0 : int64_t{sorted_parts[i - 1]} + 1; p <= end; ++p) offsets[p] = i;
   }
 }
 
@@ -173,17 +237,20 @@ absl::Status PartitionCuda(const PartitionArgs& args, CudaStream stream) {
     return reinterpret_cast<int32_t*>(args.workspace + offset);
   };
   const int64_t num_tiles = PartitionCudaLayout::NumTiles(n);
-  const unsigned blocks = GridBlocks(num_tiles, 1);
+  const auto blocks = static_cast<unsigned>(num_tiles);
   int32_t* const counts = at(layout.counts);
+  auto* const words = reinterpret_cast<uint64_t*>(args.workspace + layout.words);
+  const int64_t num_counts = passes.num_digits() * num_tiles;
   const int32_t* parts = args.part;
   const int32_t* items = nullptr;
   for (int pass = 0; pass < passes.num_passes; ++pass) {
     const Digit digit_of = {pass * passes.digit_bits, passes.digit_bits};
     CountDigitsKernel<<<blocks, kPartitionThreads, 0, stream>>>(parts, n, digit_of, num_tiles,
-                                                                counts);
+                                                                counts, words);
     HOTROW_RETURN_IF_ERROR(LastLaunch(kOp));
-    HOTROW_RETURN_IF_ERROR(
-        Scan(kOp, counts, passes.num_digits() * num_tiles, at(layout.scan), stream));
+    SumCountsKernel<<<static_cast<unsigned>(ScanTiles(num_counts)), kThreadsPerBlock, 0, stream>>>(
+        counts, num_counts, words);
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kOp));
     int32_t* const parts_out = at(layout.parts[pass % 2]);
     // In turns, so that the last pass writes the order.
     int32_t* const items_out =
@@ -194,8 +261,8 @@ absl::Status PartitionCuda(const PartitionArgs& args, CudaStream stream) {
     parts = parts_out;
     items = items_out;
   }
-  FindOffsetsKernel<<<GridBlocks(args.num_parts + 1, kThreadsPerBlock), kThreadsPerBlock, 0,
-                      stream>>>(parts, n, args.num_parts, args.offsets);
+  FindOffsetsKernel<<<GridBlocks(n + 1, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+      parts, n, args.num_parts, args.offsets);
   return LastLaunch(kOp);
 }
 

@@ -20,7 +20,7 @@ absl::Status PartitionCuda(const PartitionArgs& args, CudaStream stream);
 // The CUDA kernels sort by digits of a part's number, the lowest first, each pass stable: how many
 // passes, and how many bits a digit has.
 struct PartitionPasses {
-  static constexpr int kDigitBitsMax = 8;
+  static constexpr int kDigitBitsMax = 10;
 
   int num_passes = 0;  // 0 when there is one part at most: nothing to sort
   int digit_bits = 0;
@@ -46,7 +46,7 @@ struct PartitionCudaLayout {
   int64_t parts[2] = {0, 0};  // int32 [N] each: parts after a pass, in turns
   int64_t items = 0;          // int32 [N]: items after a pass, in turns with `order`
   int64_t counts = 0;         // int32 [digits][tiles]
-  int64_t scan = 0;           // int32 [ScanScratchInts(digits * tiles)]
+  int64_t words = 0;          // uint64 [ScanWords(digits * tiles)]
   int64_t bytes = 0;
 
   static constexpr int64_t NumTiles(int64_t num_items) {
@@ -67,7 +67,7 @@ struct PartitionCudaLayout {
     layout.items = take(passes.num_passes > 1 ? num_items : 0);
     const int64_t counts = passes.num_digits() * NumTiles(num_items);
     layout.counts = take(counts);
-    layout.scan = take(ScanScratchInts(counts));
+    layout.words = take(2 * ScanWords(counts));
     return layout;
   }
 };

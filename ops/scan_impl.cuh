@@ -2,108 +2,112 @@
 #define HOTROW_OPS_SCAN_IMPL_CUH_
 
 #include <cstdint>
-#include <cub/block/block_load.cuh>
-#include <cub/block/block_reduce.cuh>
-#include <cub/block/block_scan.cuh>
-#include <cub/block/block_store.cuh>
+#include <cuda/atomic>
 
-#include "absl/status/status.h"
-#include "base/exec_context.h"
-#include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
 #include "ops/scan_impl.h"
 
 namespace hotrow::internal {
 
-// Blocks rather than CUB's device-wide scan, whose need of scratch only a GPU can tell: workspace
-// sizes of ops follow from their arguments.
+// A block's part in running sums over all items of a launch, in one pass (Merrill and Garland,
+// "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016). Blocks take tiles in order.
+// Each tells the sum of its tile, and then, by what the tiles before it told, the sum up to its
+// end. A block waits for none that began later, so all of them get on. One word holds a sum and
+// what it is of, so no other memory has to be in order with it, and sums are of whole numbers, so
+// they are the same whoever is first.
+//
+// Launch: ScanTiles(n) blocks of kThreadsPerBlock.
+// Sums:   below 2^62: a number, or two of 31 bits side by side.
+class ScanBlock {
+ public:
+  // The upper two bits of a tile's word, behind the one that says which tile is next: nothing yet,
+  // the tile's own sum, or the sum up to its end.
+  static constexpr int kWhat = 62;
+  static constexpr uint64_t kNothing = 3;
+  static constexpr uint64_t kOwn = 0;
+  static constexpr uint64_t kUpToEnd = 1;
 
-constexpr int kOneBlockThreads = 1024;
+  static constexpr int kWarps = kThreadsPerBlock / kWarpThreads;
+  struct Shared {
+    uint64_t tile;
+    uint64_t before;
+    uint64_t of_warp[kWarps];
+  };
 
-template <int kThreads, int kItems>
-__global__ void __launch_bounds__(kThreads)
-    TileSumsKernel(const int32_t* data, int64_t n, int32_t* sums) {
-  constexpr int64_t kTile = int64_t{kThreads} * kItems;
-  using Reduce = cub::BlockReduce<int32_t, kThreads>;
-  __shared__ typename Reduce::TempStorage shared;
-  for (int64_t tile = blockIdx.x; tile * kTile < n; tile += gridDim.x) {
-    int32_t sum = 0;
+  // Takes the next tile. words: ScanWords(n) of them, with all bytes 0xff when the launch begins.
+  __device__ ScanBlock(uint64_t* words, Shared& shared) : words_(words), shared_(shared) {
+    if (threadIdx.x == 0) shared.tile = Word(words[0]).fetch_add(1, kRelaxed) + 1;
+    __syncthreads();
+    tile_ = static_cast<int64_t>(shared.tile);
+  }
+
+  // The first item of this thread; the next ones lie kWarpThreads from each other.
+  __device__ int64_t first_item() const {
+    return tile_ * kScanTile + Warp() * (kWarpThreads * kScanRounds) + GroupLane();
+  }
+
+  // The sum over all items before those of this warp; of_warp: over those, in each of its lanes.
+  // All threads of the block call it once.
+  __device__ uint64_t Before(uint64_t of_warp) {
+    if (GroupLane() == 0) shared_.of_warp[Warp()] = of_warp;
+    __syncthreads();
+    uint64_t in_tile = 0;
+    uint64_t of_tile = 0;
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int64_t i = tile * kTile + k * kThreads + threadIdx.x;
-      if (i < n) sum += data[i];
+    for (int w = 0; w < kWarps; ++w) {
+      const uint64_t sum = shared_.of_warp[w];
+      if (w < Warp()) in_tile += sum;
+      of_tile += sum;
     }
-    sum = Reduce(shared).Sum(sum);
-    if (threadIdx.x == 0) sums[tile] = sum;
-    __syncthreads();  // before the next tile uses `shared`
-  }
-}
-
-// data[i] becomes the sum of those before it. One block.
-template <typename T, int kThreads>
-__global__ void __launch_bounds__(kThreads) ScanInOneBlockKernel(T* data, int64_t n) {
-  using Scan = cub::BlockScan<T, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
-  __shared__ typename Scan::TempStorage shared;
-  T before = 0;
-  for (int64_t begin = 0; begin < n; begin += kThreads) {
-    const int64_t i = begin + threadIdx.x;
-    T value = i < n ? data[i] : 0;
-    T sum = 0;
-    Scan(shared).ExclusiveSum(value, value, sum);
-    if (i < n) data[i] = before + value;
-    before += sum;
-    __syncthreads();  // before the next round uses `shared`
-  }
-}
-
-template <int kThreads, int kItems>
-__global__ void __launch_bounds__(kThreads)
-    ScanTilesKernel(int32_t* data, int64_t n, const int32_t* sums) {
-  constexpr int64_t kTile = int64_t{kThreads} * kItems;
-  using Load = cub::BlockLoad<int32_t, kThreads, kItems, cub::BLOCK_LOAD_WARP_TRANSPOSE>;
-  using Scan = cub::BlockScan<int32_t, kThreads>;
-  using Store = cub::BlockStore<int32_t, kThreads, kItems, cub::BLOCK_STORE_WARP_TRANSPOSE>;
-  __shared__ union {
-    typename Load::TempStorage load;
-    typename Scan::TempStorage scan;
-    typename Store::TempStorage store;
-  } shared;
-  for (int64_t tile = blockIdx.x; tile * kTile < n; tile += gridDim.x) {
-    int32_t* const in_tile = data + tile * kTile;
-    const int64_t left = n - tile * kTile;
-    const int size = static_cast<int>(left < kTile ? left : kTile);
-    int32_t values[kItems];
-    Load(shared.load).Load(in_tile, values, size, 0);
+    if (Warp() == 0) {
+      const uint64_t before = BeforeTile(of_tile);
+      if (GroupLane() == 0) shared_.before = before;
+    }
     __syncthreads();
-    Scan(shared.scan).ExclusiveSum(values, values);
-    __syncthreads();
-    const int32_t before = sums[tile];
-#pragma unroll
-    for (int32_t& value : values) value += before;
-    Store(shared.store).Store(in_tile, values, size);
-    __syncthreads();
+    return shared_.before + in_tile;
   }
-}
 
-// data[i] becomes the sum of those before it, i in [0, n). Few numbers: tables, not lookups.
-template <typename T>
-absl::Status ScanSmall(const char* op, T* data, int64_t n, CudaStream stream) {
-  ScanInOneBlockKernel<T, kOneBlockThreads><<<1, kOneBlockThreads, 0, stream>>>(data, n);
-  return LastLaunch(op);
-}
+  // Of a launch that has ended: the sum over all n > 0 items.
+  __device__ static uint64_t Total(const uint64_t* words, int64_t n) {
+    return words[ScanTiles(n)] & kSum;
+  }
 
-// The same for many; no sum may exceed 2^31 - 1. scratch: ScanScratchInts(n).
-inline absl::Status Scan(const char* op, int32_t* data, int64_t n, int32_t* scratch,
-                         CudaStream stream) {
-  const unsigned blocks = GridBlocks(n, kScanTile);
-  TileSumsKernel<kScanThreads, kScanItemsPerThread>
-      <<<blocks, kScanThreads, 0, stream>>>(data, n, scratch);
-  HOTROW_RETURN_IF_ERROR(LastLaunch(op));
-  HOTROW_RETURN_IF_ERROR(ScanSmall(op, scratch, ScanScratchInts(n), stream));
-  ScanTilesKernel<kScanThreads, kScanItemsPerThread>
-      <<<blocks, kScanThreads, 0, stream>>>(data, n, scratch);
-  return LastLaunch(op);
-}
+ private:
+  using Word = cuda::atomic_ref<uint64_t, cuda::thread_scope_device>;
+  static constexpr auto kRelaxed = cuda::std::memory_order_relaxed;
+  static constexpr uint64_t kSum = (uint64_t{1} << kWhat) - 1;
+
+  __device__ static int Warp() { return static_cast<int>(threadIdx.x) / kWarpThreads; }
+  __device__ void Tell(uint64_t what, uint64_t sum) const {
+    Word(words_[1 + tile_]).store(what << kWhat | sum, kRelaxed);
+  }
+
+  // By one warp. Its lanes look at as many tiles at a time, from this one backwards.
+  __device__ uint64_t BeforeTile(uint64_t of_tile) const {
+    const int lane = GroupLane();
+    if (lane == 0) Tell(tile_ == 0 ? kUpToEnd : kOwn, of_tile);
+    uint64_t before = 0;
+    for (int64_t tile = tile_ - 1 - lane; tile + lane >= 0; tile -= kWarpThreads) {
+      uint64_t word = kUpToEnd << kWhat;  // before the first
+      if (tile >= 0) {
+        const Word told(words_[1 + tile]);
+        do {
+          word = told.load(kRelaxed);
+        } while (word >> kWhat == kNothing);
+      }
+      const unsigned ends = __ballot_sync(kAllLanes, word >> kWhat == kUpToEnd);
+      const bool counts = ends == 0 || lane < __ffs(static_cast<int>(ends));
+      before += static_cast<uint64_t>(WarpSum(static_cast<int64_t>(counts ? word & kSum : 0)));
+      if (ends != 0) break;
+    }
+    if (lane == 0 && tile_ > 0) Tell(kUpToEnd, before + of_tile);
+    return before;
+  }
+
+  uint64_t* const words_;
+  Shared& shared_;
+  int64_t tile_;
+};
 
 }  // namespace hotrow::internal
 

@@ -3,18 +3,20 @@
 
 #include <cstdint>
 
+#include "base/macros.h"
 #include "base/math.h"
+#include "ops/launch_impl.h"
 
 namespace hotrow::internal {
 
-// The running sums of ops/scan_impl.cuh work tile by tile: the sums of the tiles, the running sums
-// of those by one block, then the running sums inside each tile.
-constexpr int kScanThreads = 256;
-constexpr int kScanItemsPerThread = 16;
-constexpr int64_t kScanTile = kScanThreads * kScanItemsPerThread;
+// The running sums of ops/scan_impl.cuh: a block takes a tile of so many items, each of its warps a
+// run of them.
+constexpr int kScanRounds = 8;
+constexpr int64_t kScanTile = int64_t{kThreadsPerBlock} * kScanRounds;
 
-// How many int32 of scratch the running sums of n numbers need.
-HOTROW_HOST_DEVICE constexpr int64_t ScanScratchInts(int64_t n) { return CeilDiv(n, kScanTile); }
+// How many tiles n items are, and how many uint64 of scratch their running sums need.
+HOTROW_HOST_DEVICE constexpr int64_t ScanTiles(int64_t n) { return CeilDiv(n, kScanTile); }
+HOTROW_HOST_DEVICE constexpr int64_t ScanWords(int64_t n) { return ScanTiles(n) + 1; }
 
 }  // namespace hotrow::internal
 

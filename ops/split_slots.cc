@@ -1,5 +1,6 @@
 #include "ops/split_slots.h"
 
+#include <cstdint>
 #include <limits>
 
 #include "base/dispatch.h"
@@ -30,14 +31,20 @@ absl::Status SplitSlotsArgs::Validate(Device device) const {
   if (slots == nullptr) return internal::NullField(kOp, "slots");
   if (hit_slots == nullptr) return internal::NullField(kOp, "hit_slots");
   if (miss_keys == nullptr) return internal::NullField(kOp, "miss_keys");
+  static_assert(sizeof(RowKey) == 16);
+  if (const auto misaligned = reinterpret_cast<uintptr_t>(miss_keys) % sizeof(RowKey);
+      misaligned != 0) {
+    return internal::InvalidField(kOp, "miss_keys", "must be aligned to 16 bytes",
+                                  absl::StrCat("an address that is off by ", misaligned));
+  }
   if (miss_counts == nullptr) return internal::NullField(kOp, "miss_counts");
   if (miss_positions == nullptr) return internal::NullField(kOp, "miss_positions");
   return internal::CheckWorkspace(kOp, workspace, workspace_bytes,
-                                  SplitSlotsWorkspaceBytes(num_keys, device, rows != nullptr));
+                                  SplitSlotsWorkspaceBytes(num_keys, device));
 }
 
-int64_t SplitSlotsWorkspaceBytes(int64_t num_keys, Device device, bool finds) {
-  return device == Device::kCpu ? 0 : internal::SplitSlotsCudaLayout::For(num_keys, finds).bytes;
+int64_t SplitSlotsWorkspaceBytes(int64_t num_keys, Device device) {
+  return device == Device::kCpu ? 0 : internal::SplitSlotsCudaLayout::For(num_keys).bytes;
 }
 
 absl::Status SplitSlots(const ExecContext& ctx, const SplitSlotsArgs& args) {

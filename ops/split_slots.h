@@ -24,8 +24,9 @@ struct FoundOfTable {
 };
 
 // Dimensions: N keys, of which H hit, F missed and were found elsewhere, and M = N - H - F missed.
-// On a CUDA device all pointers are memory that the device reaches; what is said of misses is meant
-// for page-locked memory of the host, to which only as much is written as there are misses.
+// On a CUDA device all pointers are memory that the device reaches. Keys and counts of misses are
+// meant for page-locked memory of the host, to which only as much is written as there are misses,
+// in whole lines; all else, for the device's own.
 struct SplitSlotsArgs {
   const RowKey* keys = nullptr;     // [N]
   const int32_t* counts = nullptr;  // [N]: lookups of each
@@ -33,7 +34,7 @@ struct SplitSlotsArgs {
   int64_t num_keys = 0;             // N <= 2^31 - 1
 
   int64_t* hit_slots = nullptr;        // [N] room; H are written, then F times -1
-  RowKey* miss_keys = nullptr;         // [N] room; the first M, as the next two
+  RowKey* miss_keys = nullptr;         // [N] room; the first M, as the next two; 16-byte aligned
   int32_t* miss_counts = nullptr;      // [N]
   int32_t* miss_positions = nullptr;   // [N]: among the keys
   SplitSlotsTotals* totals = nullptr;  // [1]
@@ -52,9 +53,8 @@ struct SplitSlotsArgs {
   absl::Status Validate(Device device = Device::kCpu) const;
 };
 
-// finds: with `rows`. 0 on the CPU.
-int64_t SplitSlotsWorkspaceBytes(int64_t num_keys, Device device = Device::kCpu,
-                                 bool finds = false);
+// 0 on the CPU.
+int64_t SplitSlotsWorkspaceBytes(int64_t num_keys, Device device = Device::kCpu);
 
 // Lists the slots of keys that hit, the keys that were found and those that missed, each in the
 // order of the keys, so the result is the same on every device. N = 0 writes the counts only.

@@ -19,18 +19,27 @@ absl::Status UniqueCuda(const UniqueArgs& args, CudaStream stream);
 
 int64_t UniqueCpuWorkspaceBytes(int64_t num_values);
 
-// As many segments as a kernel takes as a parameter.
-using SegmentChunk = ParameterChunk<LookupSegment>;
+// Values [begin, end) of a table, and where they lie among all values when these are sorted by
+// (table, position): from `place` on, those of their table in table_places from table_begin on.
+struct PlacedSegment {
+  int64_t begin;
+  int64_t end;
+  int64_t place;
+  int64_t table_begin;
+  int64_t table_places;
+};
+// As many as a kernel takes as a parameter, and as many places at which tables begin.
+using SegmentChunk = ParameterChunk<PlacedSegment>;
+using TableBeginChunk = ParameterChunk<int32_t, 512>;
 
 // Where the CUDA kernels' arrays of N values lie in the workspace, in bytes from its start.
 struct UniqueCudaLayout {
   static constexpr int64_t kSlotsPerValue = 2;
 
-  int64_t slots = 0;         // int32 [2 N]: the hash tables; table t's has two slots per value of t
-  int64_t places = 0;        // int32 [N]: the place of each value when sorted by (table, position)
-  int64_t ranks = 0;         // int32 [N + 1]: how many first appearances lie before each place
-  int64_t scan = 0;          // int32 [ScanScratchInts(N + 1)]
-  int64_t chunk_places = 0;  // int32 [SegmentChunk::kCapacity]: of a chunk's first values
+  int64_t slots = 0;  // int32 [2 N]: the hash tables; table t's has two slots per value of t
+  int64_t words = 0;  // uint64 [ScanWords(N)]
+  int64_t order = 0;  // int32 [N]: the value at each place when sorted by (table, position)
+  int64_t ranks = 0;  // int32 [N + 1]: how many first appearances lie before each place
   int64_t bytes = 0;
 
   static constexpr UniqueCudaLayout For(int64_t num_values) {
@@ -42,10 +51,9 @@ struct UniqueCudaLayout {
       return begin;
     };
     layout.slots = take(kSlotsPerValue * num_values);
-    layout.places = take(num_values);
+    layout.words = take(2 * ScanWords(num_values));
+    layout.order = take(num_values);
     layout.ranks = take(num_values + 1);
-    layout.scan = take(ScanScratchInts(num_values + 1));
-    layout.chunk_places = take(SegmentChunk::kCapacity);
     return layout;
   }
 };

@@ -35,7 +35,7 @@ absl::Status StepProbe::Grow(GuardedCache* cache, int64_t num_keys, bool indexed
   HOTROW_RETURN_IF_ERROR(placement_.Reserve(n, memory));
   HOTROW_RETURN_IF_ERROR(evicted_.Reserve(n, memory));
   HOTROW_RETURN_IF_ERROR(hit_slots_.Reserve(n, memory));
-  HOTROW_RETURN_IF_ERROR(workspace_.Reserve(SplitSlotsWorkspaceBytes(n, device, indexed), memory));
+  HOTROW_RETURN_IF_ERROR(workspace_.Reserve(SplitSlotsWorkspaceBytes(n, device), memory));
   if (indexed) {
     HOTROW_RETURN_IF_ERROR(rows_.Reserve(n, memory));
     HOTROW_RETURN_IF_ERROR(known_keys_.Reserve(n, memory));
@@ -44,7 +44,7 @@ absl::Status StepProbe::Grow(GuardedCache* cache, int64_t num_keys, bool indexed
   }
   HOTROW_RETURN_IF_ERROR(miss_keys_.Reserve(n, {device}));
   HOTROW_RETURN_IF_ERROR(miss_counts_.Reserve(n, {device}));
-  return miss_positions_.Reserve(n, {device});
+  return miss_positions_.Reserve(n, memory);
 }
 
 absl::Status StepProbe::Start(const ExecContext& ctx, GuardedCache* cache,
@@ -155,7 +155,9 @@ absl::Status StepProbe::TellUnplaced(const DeviceStream& stream) {
   absl::Status status = fetch();
   status.Update(stream.Wait());
   HOTROW_RETURN_IF_ERROR(status);
+  const int64_t told = misses_;
   size_t placed = 0;
+  size_t unplaced = 0;
   for (size_t i = 0; i < n; ++i) {
     if (slots[i] >= 0) {
       slots[placed] = slots[i];
@@ -166,12 +168,14 @@ absl::Status StepProbe::TellUnplaced(const DeviceStream& stream) {
     const int32_t count = counts[static_cast<size_t>(positions[i])];
     miss_keys_[misses_] = keys[i];
     miss_counts_[misses_] = count;
-    miss_positions_[misses_] = positions[i];
     ++misses_;
+    positions[unplaced] = positions[i];
+    ++unplaced;
     known_lookups_ -= count;
   }
   known_ = static_cast<int64_t>(placed);
-  status = copy(known_slots().data(), slots.data(), placed);
+  status = copy(miss_positions_.data() + told, positions.data(), unplaced);
+  status.Update(copy(known_slots().data(), slots.data(), placed));
   status.Update(copy(known_rows_.data(), rows.data(), placed));
   status.Update(stream.Wait());
   return status;

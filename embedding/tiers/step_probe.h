@@ -28,7 +28,7 @@ class GuardedCache;
 // Use:     Start, Wait; PlaceKnown for all that are known, TellUnplaced where some found no room;
 //          their rows are read; KnownFilled. Clear once the pins were taken off, or the step given
 //          up.
-// Memory:  of the device 22 bytes a key, with an index 58; page-locked 24 bytes a key, which the
+// Memory:  of the device 22 bytes a key, with an index 58; page-locked 20 bytes a key, which the
 //          device writes only where keys miss. Grown to the largest step.
 // Threads: one at a time. Start and PlaceKnown with the cache's mutex.
 // Order:   the device reads and writes it on the cache's stream, but for what Address enqueues,
@@ -95,13 +95,12 @@ class StepProbe {
 
   // Memory taken.
   int64_t host_bytes() const {
-    return miss_keys_.bytes() + miss_counts_.bytes() + miss_positions_.bytes() + totals_.bytes() +
-           known_of_table_.bytes();
+    return miss_keys_.bytes() + miss_counts_.bytes() + totals_.bytes() + known_of_table_.bytes();
   }
   int64_t device_bytes() const {
     return slots_.bytes() + placement_.bytes() + evicted_.bytes() + hit_slots_.bytes() +
-           workspace_.bytes() + rows_.bytes() + known_keys_.bytes() + known_positions_.bytes() +
-           known_rows_.bytes() + found_of_table_.bytes();
+           miss_positions_.bytes() + workspace_.bytes() + rows_.bytes() + known_keys_.bytes() +
+           known_positions_.bytes() + known_rows_.bytes() + found_of_table_.bytes();
   }
 
  private:
@@ -121,6 +120,7 @@ class StepProbe {
   DeviceMemory<Placement> placement_;  // [keys] what PinHits says beside them
   DeviceMemory<uint8_t> evicted_;      // [keys]
   DeviceMemory<int64_t> hit_slots_;    // [hits + known]
+  DeviceMemory<int32_t> miss_positions_;  // [misses] among the keys
   DeviceMemory<std::byte> workspace_;
   // With an index.
   DeviceMemory<std::byte*> rows_;              // [keys] what it says
@@ -131,7 +131,6 @@ class StepProbe {
   // Page-locked.
   SharedBuffer<RowKey> miss_keys_;             // [misses]
   SharedBuffer<int32_t> miss_counts_;          // [misses]
-  SharedBuffer<int32_t> miss_positions_;       // [misses] among the keys
   SharedBuffer<SplitSlotsTotals> totals_;      // [1]
   SharedBuffer<FoundOfTable> known_of_table_;  // [tables]
 };

@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 
 #include <chrono>
-#include <cub/block/block_scan.cuh>
 #include <cuda/atomic>
 #include <thread>
 #include <vector>
@@ -80,19 +79,6 @@ TEST(EmulatedGpuTest, BarriersOrderAndWithoutThemNothingIs) {
     }
     EXPECT_EQ(wrong > 0, !barrier) << wrong;
   }
-}
-
-TEST(EmulatedGpuTest, BlockScanAddsWhatCameBefore) {
-  using Scan = cub::BlockScan<int, 128>;
-  static Scan::TempStorage shared;
-  std::vector<int> before(128), total(128);
-  RunKernel(1, 128, [&] {
-    const int t = static_cast<int>(threadIdx.x);
-    Scan(shared).ExclusiveSum(t, before[threadIdx.x], total[threadIdx.x]);
-  });
-  EXPECT_EQ(before[0], 0);
-  EXPECT_EQ(before[100], 100 * 99 / 2);
-  EXPECT_THAT(total, Each(128 * 127 / 2));
 }
 
 // Read, wait for others to come in between, write: only a lock makes it right.

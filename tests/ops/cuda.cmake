@@ -31,6 +31,7 @@ set(_cuda_sources
     pooled_lookup_cuda_test.cu
     row_codec_cuda_test.cu
     row_init_cuda_test.cu
+    scan_cuda_test.cu
     sparse_optimizer_cuda_test.cu
     split_slots_cuda_test.cu
     target_attention_cuda_test.cc

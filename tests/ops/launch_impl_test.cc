@@ -53,12 +53,11 @@ TEST(LaunchTest, ChunksEndAtTheFirstError) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(LaunchTest, ScansHaveANumberForEachTile) {
-  EXPECT_EQ(ScanScratchInts(0), 0);
-  EXPECT_EQ(ScanScratchInts(1), 1);
-  EXPECT_EQ(ScanScratchInts(kScanTile), 1);
-  EXPECT_EQ(ScanScratchInts(kScanTile + 1), 2);
-  EXPECT_EQ(ScanScratchInts((int64_t{1} << 31) + 1), (int64_t{1} << 31) / kScanTile + 1);
+TEST(LaunchTest, ScansHaveAWordForEachTileAndOneMore) {
+  EXPECT_EQ(ScanWords(1), 2);
+  EXPECT_EQ(ScanWords(kScanTile), 2);
+  EXPECT_EQ(ScanWords(kScanTile + 1), 3);
+  EXPECT_EQ(ScanWords((int64_t{1} << 31) + 1), (int64_t{1} << 31) / kScanTile + 2);
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST(PartitionTest, TheWorkspaceIsThatOfTheDevice) {
   EXPECT_EQ(PartitionWorkspaceBytes(Device::kCuda, 0, 1000), 0);
   EXPECT_EQ(PartitionWorkspaceBytes(Device::kCuda, 1000, 1), 0);
   for (const int64_t n : {int64_t{1}, int64_t{4097}, (int64_t{1} << 31) - 1}) {
-    for (const int64_t parts : {int64_t{2}, int64_t{256}, int64_t{257}, n}) {
+    for (const int64_t parts : {int64_t{2}, int64_t{1024}, int64_t{1025}, n}) {
       if (parts < 2) continue;
       SCOPED_TRACE(testing::Message() << n << " items, " << parts << " parts");
       const auto layout = PartitionCudaLayout::For(n, parts);
@@ -165,9 +165,9 @@ TEST(PartitionTest, TheWorkspaceIsThatOfTheDevice) {
       EXPECT_GE(layout.parts[1], 4 * n);
       EXPECT_GE(layout.items, layout.parts[1] + 4 * again);
       EXPECT_GE(layout.counts, layout.items + 4 * again);
-      EXPECT_GE(layout.scan, layout.counts + 4 * counts);
-      EXPECT_GE(layout.bytes, layout.scan + 4 * internal::ScanScratchInts(counts));
-      for (const int64_t begin : {layout.parts[1], layout.items, layout.counts, layout.scan}) {
+      EXPECT_GE(layout.words, layout.counts + 4 * counts);
+      EXPECT_GE(layout.bytes, layout.words + 8 * internal::ScanWords(counts));
+      for (const int64_t begin : {layout.parts[1], layout.items, layout.counts, layout.words}) {
         EXPECT_EQ(begin % kBufferAlignment, 0);
       }
     }

@@ -62,7 +62,7 @@ void ExpectAsOnTheCpu(const std::vector<int64_t>& slots, const std::vector<std::
                                    .found_rows = want.found_rows.data(),
                                    .found_of_table = want.found_of_table.data(),
                                    .num_tables = kTables}));
-  const int64_t workspace_bytes = SplitSlotsWorkspaceBytes(std::ssize(slots), Device::kCuda, finds);
+  const int64_t workspace_bytes = SplitSlotsWorkspaceBytes(std::ssize(slots), Device::kCuda);
   for (const test::Enqueue enqueue : test::kBothWays) {
     SCOPED_TRACE(enqueue == test::Enqueue::kAsGraph ? "as a graph" : "directly");
     const Result before(n);

@@ -343,12 +343,11 @@ TEST(UniqueTest, TheWorkspaceIsThatOfTheDevice) {
     EXPECT_EQ(UniqueWorkspaceBytes(n, Device::kCuda), layout.bytes);
     // Each array begins where the one before has ended.
     EXPECT_EQ(layout.slots, 0);
-    EXPECT_GE(layout.places, layout.slots + 4 * 2 * n);
-    EXPECT_GE(layout.ranks, layout.places + 4 * n);
-    EXPECT_GE(layout.scan, layout.ranks + 4 * (n + 1));
-    EXPECT_GE(layout.chunk_places, layout.scan + 4 * internal::ScanScratchInts(n + 1));
-    EXPECT_GE(layout.bytes, layout.chunk_places + 4 * internal::SegmentChunk::kCapacity);
-    for (const int64_t begin : {layout.places, layout.ranks, layout.scan, layout.chunk_places}) {
+    EXPECT_GE(layout.words, layout.slots + 4 * 2 * n);
+    EXPECT_GE(layout.order, layout.words + 8 * internal::ScanWords(n));
+    EXPECT_GE(layout.ranks, layout.order + 4 * n);
+    EXPECT_GE(layout.bytes, layout.ranks + 4 * (n + 1));
+    for (const int64_t begin : {layout.words, layout.order, layout.ranks}) {
       EXPECT_EQ(begin % kBufferAlignment, 0);
     }
     EXPECT_LE(layout.bytes, 17 * n + 1024);
@@ -371,13 +370,12 @@ TEST(UniqueTest, TheWorkspaceIsThatOfTheDevice) {
 
 TEST(UniqueTest, FindSegmentNeverFindsAnEmptyOne) {
   internal::SegmentChunk chunk;
-  const LookupSegment segments[] = {{5, 5, 0}, {5, 8, 1}, {8, 8, 2},
-                                    {8, 8, 3}, {8, 9, 4}, {9, 9, 5}};
+  const internal::PlacedSegment segments[] = {{5, 5}, {5, 8}, {8, 8}, {8, 8}, {8, 9}, {9, 9}};
   chunk.size = 6;
   std::copy(std::begin(segments), std::end(segments), chunk.v);
   for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindRange(chunk, i), i < 8 ? 1 : 4) << i;
   chunk.size = internal::SegmentChunk::kCapacity;
-  for (int32_t s = 0; s < chunk.size; ++s) chunk.v[s] = {s, s + 1, 0};
+  for (int32_t s = 0; s < chunk.size; ++s) chunk.v[s] = {s, s + 1};
   for (int32_t s = 0; s < chunk.size; ++s) EXPECT_EQ(internal::FindRange(chunk, s), s);
 }
 
