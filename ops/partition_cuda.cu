@@ -103,13 +103,17 @@ __device__ inline unsigned LanesWith(int digit) {
 
 // starts[digit][tile] is where the first item of the tile with that digit goes. items null: item i
 // is i.
-__global__ void __launch_bounds__(kPartitionThreads, 4)
+__global__ void __launch_bounds__(kPartitionThreads, 5)
     MoveItemsKernel(const int32_t* parts, const int32_t* items, int64_t num_items, Digit digit_of,
                     int64_t num_tiles, const int32_t* starts, int32_t* parts_out,
                     int32_t* items_out) {
   __shared__ union {
-    // Of each warp's run of items: how many have a digit, then where in the tile the first goes.
-    uint16_t of_warp[kWarps][kDigitsMax];
+    struct {
+      // Of each warp's run of items: how many have a digit, then where in the tile the first goes.
+      uint16_t of_warp[kWarps][kDigitsMax];
+      // Of each item its digit, then also its rank among its warp's of the digit.
+      uint32_t ranks[kPartitionTile];
+    } unsorted;
     struct {
       int32_t parts[kPartitionTile];
       int32_t items[kPartitionTile];
@@ -125,37 +129,38 @@ __global__ void __launch_bounds__(kPartitionThreads, 4)
   const int64_t begin = tile * kPartitionTile;
   const int size = static_cast<int>(min(num_items - begin, kPartitionTile));
   const int first = warp * (kWarpThreads * kPartitionRounds) + lane;
-  // Digits, then with ranks among the warp's items of the digit, then places in the tile.
-  uint32_t placed[kPartitionRounds];
 #pragma unroll
   for (int round = 0; round < kPartitionRounds; ++round) {
     const int at = first + round * kWarpThreads;
     // What is beyond the items has the last digit and comes after them, behind all others.
-    placed[round] = static_cast<uint32_t>(digit_of(at < size ? parts[begin + at] : -1));
+    shared.unsorted.ranks[at] = static_cast<uint32_t>(digit_of(at < size ? parts[begin + at] : -1));
   }
   for (int digit = thread; digit < kDigitsMax; digit += kPartitionThreads) {
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) shared.of_warp[w][digit] = 0;
+    for (int w = 0; w < kWarps; ++w) shared.unsorted.of_warp[w][digit] = 0;
   }
   __syncthreads();
-#pragma unroll
+#pragma unroll 2
   for (int round = 0; round < kPartitionRounds; ++round) {
-    const auto digit = static_cast<int>(placed[round]);
+    if (first - lane + round * kWarpThreads >= size) break;
+    uint32_t& rank = shared.unsorted.ranks[first + round * kWarpThreads];
+    const auto digit = static_cast<int>(rank);
     const unsigned same = LanesWith(digit);
-    const int before = shared.of_warp[warp][digit];
+    const int before = shared.unsorted.of_warp[warp][digit];
     __syncwarp();  // all have read it
     if ((same & lanes_before) == 0) {
-      shared.of_warp[warp][digit] = static_cast<uint16_t>(before + __popc(same));
+      shared.unsorted.of_warp[warp][digit] = static_cast<uint16_t>(before + __popc(same));
     }
     __syncwarp();
-    placed[round] |= static_cast<uint32_t>(before + __popc(same & lanes_before)) << kDigitBits;
+    rank |= static_cast<uint32_t>(before + __popc(same & lanes_before)) << kDigitBits;
   }
   __syncthreads();
   // A thread's digits are neighbours.
   int32_t of_thread = 0;
 #pragma unroll
   for (int d = 0; d < kDigitsPerThread; ++d) {
-    for (int w = 0; w < kWarps; ++w) of_thread += shared.of_warp[w][thread * kDigitsPerThread + d];
+    const int digit = thread * kDigitsPerThread + d;
+    for (int w = 0; w < kWarps; ++w) of_thread += shared.unsorted.of_warp[w][digit];
   }
   const int32_t up_to = WarpPrefix(of_thread);
   if (lane == kWarpThreads - 1) sums[warp] = up_to;
@@ -167,24 +172,26 @@ __global__ void __launch_bounds__(kPartitionThreads, 4)
     const int digit = thread * kDigitsPerThread + d;
     if (digit < digit_of.count()) away[digit] = starts[digit * num_tiles + tile] - place;
     for (int w = 0; w < kWarps; ++w) {
-      const int count = shared.of_warp[w][digit];
-      shared.of_warp[w][digit] = static_cast<uint16_t>(place);
+      const int count = shared.unsorted.of_warp[w][digit];
+      shared.unsorted.of_warp[w][digit] = static_cast<uint16_t>(place);
       place += count;
     }
   }
   __syncthreads();
+  int places[kPartitionRounds];
 #pragma unroll
   for (int round = 0; round < kPartitionRounds; ++round) {
-    placed[round] =
-        (placed[round] >> kDigitBits) + shared.of_warp[warp][placed[round] & (kDigitsMax - 1)];
+    const uint32_t rank = shared.unsorted.ranks[first + round * kWarpThreads];
+    places[round] = static_cast<int>(rank >> kDigitBits) +
+                    shared.unsorted.of_warp[warp][rank & (kDigitsMax - 1)];
   }
   __syncthreads();
 #pragma unroll
   for (int round = 0; round < kPartitionRounds; ++round) {
     const int at = first + round * kWarpThreads;
     if (at >= size) continue;
-    shared.sorted.parts[placed[round]] = parts[begin + at];  // out of the L1
-    shared.sorted.items[placed[round]] =
+    shared.sorted.parts[places[round]] = parts[begin + at];  // out of the L1
+    shared.sorted.items[places[round]] =
         items == nullptr ? static_cast<int32_t>(begin) + at : items[begin + at];
   }
   __syncthreads();
