@@ -24,31 +24,30 @@ struct CollectionFamily {
 };
 
 constexpr CollectionFamily kCollection[] = {
-    {"hotrow_updates_total", kCounter, "Steps whose update the tables have seen in this process.",
+    {"hotrow_updates_total", kCounter, "Steps that updated the tables in this process.",
      &EmbeddingStats::steps},
     {"hotrow_unique_keys_total", kCounter,
      "Distinct keys of training batches, summed over the batches.", &EmbeddingStats::unique_keys},
     {"hotrow_initialised_rows_total", kCounter, "Rows that joined a table by their first update.",
      &EmbeddingStats::initialised_rows},
     {"hotrow_rejected_keys_total", kCounter,
-     "Distinct keys that a step left without a row, not yet admitted, summed over the steps.",
+     "Distinct keys that a step left without a row, summed over the steps.",
      &EmbeddingStats::admission_rejected_keys},
     {"hotrow_admission_counters", kGauge, "Keys without a row whose lookups are counted.",
      &EmbeddingStats::admission_counters},
     {"hotrow_admission_counter_bytes", kGauge, "Memory of these counters, outside all tiers.",
      &EmbeddingStats::admission_counter_bytes},
     {"hotrow_row_count_bytes", kGauge,
-     "Memory of the counts of rows by age and score, for floors and capacities, outside all tiers.",
+     "Memory of the counts of rows by age and score, outside all tiers.",
      &EmbeddingStats::row_count_bytes},
     {"hotrow_aged_rows_total", kCounter,
-     "Rows that had aged when their key was seen again, and began anew.",
-     &EmbeddingStats::aged_rows},
+     "Rows that had aged when their key came back, and began afresh.", &EmbeddingStats::aged_rows},
     {"hotrow_dropped_rows_total", kCounter, "Aged rows that the store has dropped.",
      &EmbeddingStats::dropped_rows},
     {"hotrow_prefetch_waits_total", kCounter,
      "Prefetches that waited because pinned rows left no room.", &EmbeddingStats::prefetch_waits},
     {"hotrow_overflow_rows_total", kCounter,
-     "Rows that found no way in their buckets and went to the overflow area of the cache.",
+     "Rows that found their buckets full and went to the cache's overflow area.",
      &EmbeddingStats::overflow_rows},
     {"hotrow_lookup_waits_total", kCounter, "Lookups whose rows were not resident yet.",
      &EmbeddingStats::lookup_waits},
@@ -61,8 +60,7 @@ constexpr CollectionFamily kCollection[] = {
     {"hotrow_snapshot_pause_seconds", kGauge,
      "How long training stood still for the last snapshot.", &EmbeddingStats::snapshot_pause_ns,
      true},
-    {"hotrow_snapshot_pause_max_seconds", kGauge,
-     "How long training stood still for a snapshot at most.",
+    {"hotrow_snapshot_pause_max_seconds", kGauge, "The longest pause for a snapshot.",
      &EmbeddingStats::snapshot_pause_ns_max, true},
     {"hotrow_snapshot_prepare_seconds", kGauge,
      "From the beginning of the last snapshot until it was durable.",
@@ -72,7 +70,7 @@ constexpr CollectionFamily kCollection[] = {
     {"hotrow_snapshot_row_bytes_total", kCounter, "Bytes of these rows.",
      &EmbeddingStats::snapshot_row_bytes},
     {"hotrow_snapshot_rows_copied_total", kCounter,
-     "Of these rows those that were copied because an update was about to change them.",
+     "Rows copied for snapshots because an update was about to change them.",
      &EmbeddingStats::snapshot_rows_copied},
     {"hotrow_snapshot_rows_held_total", kCounter,
      "Evicted rows that were held back until a snapshot was captured.",
@@ -97,8 +95,7 @@ constexpr CollectionFamily kCollection[] = {
      &EmbeddingStats::device_index_bytes},
     {"hotrow_device_index_keys", kGauge, "Keys whose rows it knows.",
      &EmbeddingStats::device_index_keys},
-    {"hotrow_device_index_left_out_total", kCounter,
-     "Keys that found no room in it, each as often as it did not.",
+    {"hotrow_device_index_left_out_total", kCounter, "Keys that found no room in it, each time.",
      &EmbeddingStats::device_index_left_out},
     {"hotrow_device_index_rows_read_total", kCounter,
      "Rows of the store that the device found by itself.", &EmbeddingStats::device_index_rows_read},
@@ -117,8 +114,7 @@ constexpr CollectionFamily kCollection[] = {
      &EmbeddingStats::exchange_feedback_bytes},
     {"hotrow_feedback_keys_total", kCounter, "Gradients that were sent with error feedback on.",
      &EmbeddingStats::exchange_feedback_keys},
-    {"hotrow_feedback_hits_total", kCounter,
-     "Of these gradients those that had a residual of an earlier step.",
+    {"hotrow_feedback_hits_total", kCounter, "Gradients that had a residual of an earlier step.",
      &EmbeddingStats::exchange_feedback_hits},
 };
 
@@ -154,14 +150,14 @@ struct TierFamily {
 
 constexpr TierFamily kTiers[] = {
     {"hotrow_tier_lookups_total", kCounter,
-     "Training lookups that a tier was asked for: all of the top tier, those that the tier above "
-     "missed of the others.",
+     "Training lookups that a tier was asked for: the top tier all, others what the tier above "
+     "missed.",
      &TierStats::lookups, TierKind::kWithLookups},
-    {"hotrow_tier_hits_total", kCounter, "Of these lookups those whose row the tier had.",
-     &TierStats::lookup_hits, TierKind::kWithLookups},
+    {"hotrow_tier_hits_total", kCounter, "Lookups whose row the tier had.", &TierStats::lookup_hits,
+     TierKind::kWithLookups},
     {"hotrow_tier_unique_keys_total", kCounter,
-     "The same lookups with each key counted once a batch.", &TierStats::unique_keys},
-    {"hotrow_tier_unique_hits_total", kCounter, "Of these keys those whose row the tier had.",
+     "Distinct keys that a tier was asked for, summed over the batches.", &TierStats::unique_keys},
+    {"hotrow_tier_unique_hits_total", kCounter, "Distinct keys whose row the tier had.",
      &TierStats::unique_hits},
     {"hotrow_tier_memory_bytes", kGauge, "Memory that a tier takes, everything counted.",
      &TierStats::used_bytes},
@@ -174,7 +170,7 @@ constexpr TierFamily kTiers[] = {
     {"hotrow_tier_evictions_total", kCounter, "Rows that left a cache for others.",
      &TierStats::evictions, TierKind::kCaches},
     {"hotrow_tier_write_backs_total", kCounter,
-     "Of these rows those that had changed and were written down.", &TierStats::dirty_writebacks,
+     "Evicted rows that had changed and were written down.", &TierStats::dirty_writebacks,
      TierKind::kCaches},
     {"hotrow_tier_rows_read_total", kCounter, "Rows that were read from the store.",
      &TierStats::rows_read, TierKind::kStore},
@@ -187,13 +183,14 @@ constexpr TierFamily kTiers[] = {
     {"hotrow_disk_written_bytes_total", kCounter,
      "Bytes written to the store's disk: rows, headers and what the cleaner copies.",
      &TierStats::bytes_written, TierKind::kDisk},
-    {"hotrow_disk_payload_bytes_total", kCounter, "Of these bytes those of the rows as they came.",
+    {"hotrow_disk_payload_bytes_total", kCounter,
+     "Bytes of the rows that were written, without anything else.",
      &TierStats::payload_bytes_written, TierKind::kDisk},
     {"hotrow_disk_bytes", kGauge, "Bytes on the store's disk, snapshots included.",
      &TierStats::disk_used_bytes, TierKind::kDisk},
     {"hotrow_disk_budget_bytes", kGauge, "The most bytes that may be there; 0: no limit.",
      &TierStats::disk_budget_bytes, TierKind::kDisk},
-    {"hotrow_disk_snapshot_bytes", kGauge, "Of these bytes those that only snapshots hold.",
+    {"hotrow_disk_snapshot_bytes", kGauge, "Bytes there that only snapshots hold.",
      &TierStats::snapshot_bytes, TierKind::kDisk},
 };
 
@@ -213,8 +210,8 @@ constexpr TableFamily kTables[] = {
      "Distinct keys of a table in training batches, summed over the batches.",
      &TableStats::unique_keys},
     {"hotrow_table_misses_total",
-     "Training lookups in a table that a tier was asked for and whose row it did not have. Counted "
-     "when rows are prefetched, some steps before their lookup.",
+     "Training lookups whose row a tier was asked for and did not have, counted when rows are "
+     "prefetched.",
      &TableStats::cache_misses, &TableStats::store_misses},
     {"hotrow_table_unique_misses_total", "The same with each key counted once a batch.",
      &TableStats::cache_unique_misses, &TableStats::store_unique_misses},
@@ -239,8 +236,8 @@ void AppendUpTo(const std::string& table, const Histogram& histogram, Exposition
 void AppendAges(const std::vector<TableStats>& tables, ExpositionWriter* out) {
   const std::vector<double> bounds = AgeBounds();
   out->Family("hotrow_row_age_steps", MetricKind::kHistogram,
-              "How old rows had grown when a step updated them again: steps since their update "
-              "before, in every 64th step. Rows that join, or had aged, are not among them.");
+              "Steps between two updates of a row, noted in every 64th step; rows that join, or "
+              "had aged, do not count.");
   for (const TableStats& table : tables) {
     out->Buckets({{{"table", table.name}}}, bounds, table.update_gaps.counts,
                  static_cast<double>(table.update_gaps.sum));
@@ -249,8 +246,8 @@ void AppendAges(const std::vector<TableStats>& tables, ExpositionWriter* out) {
   for (const TableStats& table : tables) any = any || !(table.ages == StepHistogram());
   if (!any) return;
   out->Family("hotrow_living_rows", kGauge,
-              "Living rows of a table with a floor or a capacity whose last update is at most so "
-              "many steps ago, taken as if it had been the first of its group of row_limit_steps.");
+              "Living rows of a table with a floor or a capacity, by steps since the first step of "
+              "the group of row_limit_steps in which they were updated last.");
   for (const TableStats& table : tables) {
     if (!(table.ages == StepHistogram())) AppendUpTo(table.name, table.ages, out);
   }
@@ -261,8 +258,7 @@ void AppendScores(const std::vector<TableStats>& tables, ExpositionWriter* out) 
   for (const TableStats& table : tables) any = any || !(table.scores == ScoreHistogram());
   if (!any) return;
   out->Family("hotrow_living_row_scores", kGauge,
-              "Living rows of a table whose capacity goes by score, with a score of at most so "
-              "much, within 1/128 of it.");
+              "Living rows of a table whose capacity goes by score, by score, to within 1/128.");
   for (const TableStats& table : tables) {
     if (!(table.scores == ScoreHistogram())) AppendUpTo(table.name, table.scores, out);
   }
@@ -319,14 +315,14 @@ void AppendHierarchy(const EmbeddingStats& stats, const TierView& view, Expositi
   out->Family("hotrow_lookups_total", kCounter, "Training lookups.");
   out->Sample(top.lookups);
   out->Family("hotrow_memory_hits_total", kCounter,
-              "Of these lookups those whose row a tier in memory had, a device's included.");
+              "Lookups whose row a tier in memory had, a device's included.");
   out->Sample(hits);
   out->Family("hotrow_new_key_lookups_total", kCounter,
-              "Of these lookups those of keys that had no row in any tier.");
+              "Lookups of keys that had no row in any tier.");
   out->Sample(store.lookups - store.lookup_hits);
-  out->Family("hotrow_hit_ratio", kGauge,
-              "Share of all lookups so far whose row a tier in memory had: the hit rate of the "
-              "whole hierarchy.");
+  out->Family(
+      "hotrow_hit_ratio", kGauge,
+      "Hit rate of the whole hierarchy: share of all lookups whose row a tier in memory had.");
   out->Sample({}, Ratio(hits, top.lookups));
 }
 

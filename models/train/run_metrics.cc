@@ -38,10 +38,9 @@ void AppendRun(const RunMetrics& run, ExpositionWriter* out) {
   Put(out, "hotrow_run_start_timestamp_seconds", kGauge, "When this process began the run.",
       run.start_unix_seconds);
   Put(out, "hotrow_metrics_timestamp_seconds", kGauge,
-      "The moment that these numbers are of: they change between steps, not while one lasts.",
-      run.unix_seconds);
+      "When these numbers were taken; they change between steps only.", run.unix_seconds);
   Put(out, "hotrow_last_step_timestamp_seconds", kGauge,
-      "When the last training step ended; 0: there was none.", run.last_step_unix_seconds);
+      "When the last training step ended; 0: none yet.", run.last_step_unix_seconds);
   Put(out, "hotrow_process_cpu_seconds_total", kCounter,
       "Processor time of all threads of the process.", run.cpu_seconds);
   Put(out, "hotrow_process_peak_resident_bytes", kGauge, "The most memory that the process had.",
@@ -50,8 +49,7 @@ void AppendRun(const RunMetrics& run, ExpositionWriter* out) {
 
 void AppendTraining(const RunMetrics& run, ExpositionWriter* out) {
   Put(out, "hotrow_steps_total", kCounter,
-      "Training steps of the run, those before a checkpoint that it went on from included.",
-      run.steps);
+      "Training steps of the run, those before it was resumed included.", run.steps);
   Put(out, "hotrow_samples_total", kCounter, "Samples of these steps, of all ranks.", run.samples);
   Put(out, "hotrow_epochs", kGauge, "Passes over the training data, with the present one's part.",
       run.epochs);
@@ -65,10 +63,9 @@ void AppendTraining(const RunMetrics& run, ExpositionWriter* out) {
   Put(out, "hotrow_learning_rate_factor", kGauge,
       "What the schedule multiplies learning rates with.", run.learning_rate_factor);
   Put(out, "hotrow_gradient_checks_total", kCounter,
-      "Steps whose gradients were searched for numbers that are not finite: one for each "
-      "publication, on a CPU.",
+      "Steps whose gradients were searched for numbers that are not finite; on a CPU.",
       run.gradient_checks);
-  Put(out, "hotrow_non_finite_gradients_total", kCounter, "Of these steps those that had some.",
+  Put(out, "hotrow_non_finite_gradients_total", kCounter, "Searched steps that had such numbers.",
       run.non_finite_gradients);
   Put(out, "hotrow_divergences_total", kCounter,
       "1 where the run ended because its loss or a norm was not finite.", run.divergences);
@@ -94,13 +91,13 @@ void AppendTraining(const RunMetrics& run, ExpositionWriter* out) {
 void AppendCheckpoints(const CheckpointStats& stats, ExpositionWriter* out) {
   Put(out, "hotrow_checkpoints_total", kCounter, "Checkpoints committed.", stats.count);
   Put(out, "hotrow_checkpoints_early_total", kCounter,
-      "Of these checkpoints those that were taken early to free disk space.", stats.early);
+      "Checkpoints taken early to free disk space.", stats.early);
   Put(out, "hotrow_checkpoint_written_bytes_total", kCounter, "Bytes written for checkpoints.",
       stats.bytes);
   Put(out, "hotrow_checkpoint_pause_seconds_total", kCounter,
       "How long training stood still for checkpoints.", Seconds(stats.pause_ns));
-  Put(out, "hotrow_checkpoint_pause_max_seconds", kGauge,
-      "How long it stood still for one at most.", Seconds(stats.pause_ns_max));
+  Put(out, "hotrow_checkpoint_pause_max_seconds", kGauge, "The longest pause for a checkpoint.",
+      Seconds(stats.pause_ns_max));
   Put(out, "hotrow_checkpoint_commit_seconds", kGauge,
       "From the beginning of the last checkpoint until it was committed.",
       Seconds(stats.commit_ns_last));

@@ -91,27 +91,7 @@ TEST(FuzzCorpusTest, Table) {
 }
 
 TEST(FuzzCorpusTest, PackedBlock) {
-  std::vector<std::string> inputs = {"", std::string(2, '\0'), std::string(100, '\0')};
-  for (const uint8_t shape : {0, 1, 2, 5, 7}) {
-    constexpr int64_t kSamples = 9;
-    const PackedManifest manifest = fuzz::PackedShape(shape);
-    CtrBatch batch = {.batch_size = kSamples, .offsets = {0}};
-    for (int64_t i = 0; i < 3 * kSamples; ++i) {
-      const int64_t lookups = manifest.one_each ? 1 : i % 4;
-      batch.values.resize(batch.values.size() + static_cast<size_t>(lookups), uint64_t{1} << i);
-      batch.offsets.push_back(std::ssize(batch.values));
-    }
-    batch.labels.resize(kSamples, 1);
-    batch.dense.resize(2 * kSamples, 0.5f);
-    if (manifest.has_weights) batch.weights.resize(batch.values.size(), 2);
-    if (manifest.has_probability) batch.true_probability.resize(kSamples, 0.25f);
-    PackedBlockBuilder builder(manifest);
-    HOTROW_ASSERT_OK(builder.Append(batch, 0, kSamples));
-    const auto block = builder.Finish();
-    inputs.push_back(std::string{static_cast<char>(shape), static_cast<char>(kSamples)} +
-                     std::string(reinterpret_cast<const char*>(block.data()), block.size()));
-  }
-  RunAll("packedblock", fuzz::PackedBlock, inputs);
+  RunAll("packedblock", fuzz::PackedBlock, fuzz::PackedBlockCorpus());
 }
 
 TEST(FuzzCorpusTest, Gzip) {

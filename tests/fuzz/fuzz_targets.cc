@@ -13,9 +13,7 @@
 #include "base/status_macros.h"
 #include "models/data/byte_stream.h"
 #include "models/data/npy.h"
-#include "models/data/packed_batches_impl.h"
 #include "models/data/sample_block.h"
-#include "models/data/shuffle_impl.h"
 #include "models/data/table_reader.h"
 #include "models/data/table_schema.h"
 #include "models/data/table_source.h"
@@ -181,42 +179,6 @@ void TableSchema(const uint8_t* data, size_t size) {
   }
   const DataSchema data_schema = DataSchemaOf(*schema);
   HOTROW_CHECK(data_schema.num_dense + data_schema.features.size() > 0);
-}
-
-PackedManifest PackedShape(uint8_t bits) {
-  PackedManifest out;
-  out.schema.num_dense = 2;
-  out.schema.features.resize(3);
-  out.block_samples = 256;
-  out.one_each = (bits & 1) != 0;
-  out.has_weights = (bits & 2) != 0;
-  out.has_probability = (bits & 4) != 0;
-  return out;
-}
-
-void PackedBlock(const uint8_t* data, size_t size) {
-  if (size < 2) return;
-  const PackedManifest manifest = PackedShape(data[0]);
-  const int64_t samples = data[1];
-  const auto bytes = static_cast<int64_t>(size) - 2;
-  const auto block = std::make_shared<hotrow::PackedBlock>();
-  HOTROW_CHECK(block->Reserve(bytes).ok());
-  std::copy_n(reinterpret_cast<const std::byte*>(data) + 2, bytes, block->bytes());
-  if (!block->Open(manifest, bytes, samples).ok()) return;
-  CtrBatch batch;
-  const PackedSelection all = {{block.get()}, {{0, 0, static_cast<uint32_t>(samples)}}};
-  MakeBatchOfColumns(manifest, all, nullptr, samples, &batch);
-  HOTROW_CHECK(batch.batch_size == samples);
-  HOTROW_CHECK(std::is_sorted(batch.offsets.begin(), batch.offsets.end()));
-  HOTROW_CHECK(batch.offsets.back() == std::ssize(batch.values));
-  if (!manifest.one_each || manifest.has_weights || samples == 0) return;
-  PackedRows rows(manifest);
-  HOTROW_CHECK(rows.Fill({block}).ok());
-  CtrBatch same;
-  MakeRoomForRows(manifest, samples, nullptr, &same);
-  rows.Gather(WindowOrder(samples, 1, 0, 0), 0, samples, nullptr, 0, &same);
-  HOTROW_CHECK(std::is_permutation(batch.values.begin(), batch.values.begin() + samples,
-                                   same.values.begin(), same.values.begin() + samples));
 }
 
 void MetricsText(const uint8_t* data, size_t size) {

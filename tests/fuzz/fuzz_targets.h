@@ -4,23 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "models/data/packed_format.h"
-
 // What libFuzzer calls with inputs of its own, and fuzz_corpus_test with a few nasty ones. Any
 // input must end in samples or a status; an abort, a sanitizer's report or a hang is a bug.
 namespace hotrow::fuzz {
-
-// What a block of packed data has: 1: one lookup of each of its 3 features, 2: weights, 4: the
-// probability of samples.
-PackedManifest PackedShape(uint8_t bits);
 
 void Table(const uint8_t* data, size_t size);        // first byte: which schema; then text
 void Gzip(const uint8_t* data, size_t size);         // a compressed file
 void NpyHeader(const uint8_t* data, size_t size);    // an array file
 void ZipArchive(const uint8_t* data, size_t size);   // an archive
 void TableSchema(const uint8_t* data, size_t size);  // a schema's JSON
-// A block of packed data, whose checksum is right. First byte: a PackedShape. Second: its samples.
-void PackedBlock(const uint8_t* data, size_t size);
 
 // What lies in the directory of a model, tests/models/model_fuzz_targets.h.
 // A manifest. First byte odd: its checksum is made right before it is read.
@@ -32,6 +24,9 @@ void DenseFile(const uint8_t* data, size_t size);
 void PortableManifest(const uint8_t* data, size_t size);
 // A vocabulary. First byte odd: its size and its checksums are made right before it is read.
 void VocabularyFile(const uint8_t* data, size_t size);
+// A block of packed data, whose checksum is right. First byte: what it has (PackedShape). Second:
+// its samples.
+void PackedBlock(const uint8_t* data, size_t size);
 
 // What `hotrow plan` reads, tests/tools/plan_fuzz_targets.h. First byte: a curve, hardware, a spec.
 void PlanText(const uint8_t* data, size_t size);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,9 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "models/data/packed_batches_impl.h"
+#include "models/data/packed_format.h"
+#include "models/data/shuffle_impl.h"
 #include "models/data/vocabulary.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/dense_file.h"
@@ -28,6 +33,19 @@
 
 namespace hotrow::fuzz {
 namespace {
+
+// What a block of packed data has: 1: one lookup of each of its 3 features, 2: weights, 4: the
+// probability of samples.
+PackedManifest PackedShape(uint8_t bits) {
+  PackedManifest out;
+  out.schema.num_dense = 2;
+  out.schema.features.resize(3);
+  out.block_samples = 256;
+  out.one_each = (bits & 1) != 0;
+  out.has_weights = (bits & 2) != 0;
+  out.has_probability = (bits & 4) != 0;
+  return out;
+}
 
 constexpr char kDir[] = "/model";
 constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
@@ -234,6 +252,31 @@ void VocabularyFile(const uint8_t* data, size_t size) {
   }
 }
 
+void PackedBlock(const uint8_t* data, size_t size) {
+  if (size < 2) return;
+  const PackedManifest manifest = PackedShape(data[0]);
+  const int64_t samples = data[1];
+  const auto bytes = static_cast<int64_t>(size) - 2;
+  const auto block = std::make_shared<hotrow::PackedBlock>();
+  HOTROW_CHECK(block->Reserve(bytes).ok());
+  std::copy_n(reinterpret_cast<const std::byte*>(data) + 2, bytes, block->bytes());
+  if (!block->Open(manifest, bytes, samples).ok()) return;
+  CtrBatch batch;
+  const PackedSelection all = {{block.get()}, {{0, 0, static_cast<uint32_t>(samples)}}};
+  MakeBatchOfColumns(manifest, all, nullptr, samples, &batch);
+  HOTROW_CHECK(batch.batch_size == samples);
+  HOTROW_CHECK(std::is_sorted(batch.offsets.begin(), batch.offsets.end()));
+  HOTROW_CHECK(batch.offsets.back() == std::ssize(batch.values));
+  if (!manifest.one_each || manifest.has_weights || samples == 0) return;
+  PackedRows rows(manifest);
+  HOTROW_CHECK(rows.Fill({block}).ok());
+  CtrBatch same;
+  MakeRoomForRows(manifest, samples, nullptr, &same);
+  rows.Gather(WindowOrder(samples, 1, 0, 0), 0, samples, nullptr, 0, &same);
+  HOTROW_CHECK(std::is_permutation(batch.values.begin(), batch.values.begin() + samples,
+                                   same.values.begin(), same.values.begin() + samples));
+}
+
 std::vector<std::string> SavedManifestCorpus() {
   std::vector<std::string> out = {"", "\1{}", "\1{", "\1[]", "\1null}"};
   for (const int ranks : {1, 2, 3}) {
@@ -271,6 +314,30 @@ std::vector<std::string> PortableManifestCorpus() {
     "dense": {"file": "dense.safetensors", "parameters": 2, "optimizer": "sgd"}})";
   return {"", std::string(1, '\0') + text, std::string(1, '\1') + text, std::string(1, '\0') + "{}",
           std::string(1, '\0') + R"({"format": "hotrow.portable_model", "version": 2})"};
+}
+
+std::vector<std::string> PackedBlockCorpus() {
+  std::vector<std::string> out = {"", std::string(2, '\0'), std::string(100, '\0')};
+  for (const uint8_t shape : {0, 1, 2, 5, 7}) {
+    constexpr int64_t kSamples = 9;
+    const PackedManifest manifest = PackedShape(shape);
+    CtrBatch batch = {.batch_size = kSamples, .offsets = {0}};
+    for (int64_t i = 0; i < 3 * kSamples; ++i) {
+      const int64_t lookups = manifest.one_each ? 1 : i % 4;
+      batch.values.resize(batch.values.size() + static_cast<size_t>(lookups), uint64_t{1} << i);
+      batch.offsets.push_back(std::ssize(batch.values));
+    }
+    batch.labels.resize(kSamples, 1);
+    batch.dense.resize(2 * kSamples, 0.5f);
+    if (manifest.has_weights) batch.weights.resize(batch.values.size(), 2);
+    if (manifest.has_probability) batch.true_probability.resize(kSamples, 0.25f);
+    PackedBlockBuilder builder(manifest);
+    HOTROW_CHECK(builder.Append(batch, 0, kSamples).ok());
+    const auto block = builder.Finish();
+    out.push_back(std::string{static_cast<char>(shape), static_cast<char>(kSamples)} +
+                  std::string(reinterpret_cast<const char*>(block.data()), block.size()));
+  }
+  return out;
 }
 
 std::vector<std::string> VocabularyFileCorpus() {

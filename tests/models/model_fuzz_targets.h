@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
-// Inputs to start the targets of tests/fuzz/fuzz_targets.h with that read files of models.
+// Inputs to start the targets of tests/fuzz/fuzz_targets.h with that read files of models and of
+// data.
 namespace hotrow::fuzz {
 
 std::vector<std::string> SavedManifestCorpus();
 std::vector<std::string> DenseFileCorpus();
 std::vector<std::string> PortableManifestCorpus();
 std::vector<std::string> VocabularyFileCorpus();
+std::vector<std::string> PackedBlockCorpus();
 
 }  // namespace hotrow::fuzz
 

@@ -71,13 +71,13 @@ std::string ServeMetrics::Text(const ServeState& state) const {
       state.reads.read_bytes);
   const LiveScorerStatus follow = state.follow.value_or(LiveScorerStatus{});
   Put(&out, "hotrow_serve_newest_step", kGauge,
-      "Updates that the newest model has seen that was found; more than those of the model where "
-      "it was refused.",
+      "Updates that the newest model found has seen; above hotrow_serve_model_step where it was "
+      "refused.",
       state.follow.has_value() ? follow.newest_step : state.step);
   Put(&out, "hotrow_serve_looks_total", kCounter, "Looks for what is new of the model.",
       follow.polls);
-  Put(&out, "hotrow_serve_looks_failed_total", kCounter,
-      "Of these looks those that refused what they found.", follow.polls_failed);
+  Put(&out, "hotrow_serve_looks_failed_total", kCounter, "Looks that refused what they found.",
+      follow.polls_failed);
   Put(&out, "hotrow_serve_deltas_total", kCounter, "Deltas that came into the model.",
       follow.deltas_applied);
   Put(&out, "hotrow_serve_delta_rows_total", kCounter, "Rows of these deltas.",
@@ -111,11 +111,9 @@ std::string ServeMetrics::Text(const ServeState& state) const {
   Put(&out, "hotrow_serve_connections_total", kCounter, "Connections so far.",
       connections_.accepted.value());
   Put(&out, "hotrow_serve_connections_evicted_total", kCounter,
-      "Connections that said nothing longest and were closed for others.",
-      connections_.evicted.value());
+      "Connections closed to make room, the longest silent first.", connections_.evicted.value());
   Put(&out, "hotrow_serve_connections_refused_total", kCounter,
-      "Connections that were closed at once, since all places had requests.",
-      connections_.refused.value());
+      "Connections closed at once, since all places had requests.", connections_.refused.value());
   Put(&out, "hotrow_serve_unparsed_requests_total", kCounter,
       "Requests that were no HTTP, too large or too slow.", connections_.unparsed.value());
   out.Family("hotrow_serve_process_cpu_seconds_total", kCounter,
