@@ -5,7 +5,9 @@
 
 torch: nn.EmbeddingBag(sparse=True) and a sparse optimizer; fbgemm: its table-batched bags;
 torchrec: its FusedEmbeddingBagCollection. The latter two update rows in the backward pass. With
---ssd hotrow's rows are on a disk, and the next batch is prefetched.
+--ssd hotrow's rows are on a disk, and the next batch is prefetched. With --device=cuda the models
+and torch's rows and ids are on the GPU; hotrow has a cache of --device_cache there, over memory or
+the disk, and its ids come from the host, prefetched, as a loader gives them.
 
 What bounds all: memory for the rows (random reads and writes of dim * 4 bytes, with their
 optimizer state) and the dense layers, which are the same. Turns of all alternate in one process,
@@ -125,15 +127,19 @@ def batches_of(count, size, rows):
     return out
 
 
-def train(model, batches, optimizers):
+def train(model, batches, optimizers, autocast):
     begin = time.perf_counter()
     for dense, ids, label in batches:
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense, ids), label)
+        with autocast:
+            logits = model(dense, ids)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), label)
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
+    if label.is_cuda:
+        torch.cuda.synchronize()
     return time.perf_counter() - begin
 
 
@@ -150,51 +156,64 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ssd", help="a new directory for hotrow's rows; torch's are in memory")
     parser.add_argument("--memory", default="128MiB", help="with --ssd, of cache and store each")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--device_cache", default="4GB", help="with --device=cuda")
+    parser.add_argument("--bf16", action="store_true", help="autocast of the dense layers")
     flags = parser.parse_args()
     torch.set_num_threads(flags.threads)
+    device = torch.device(flags.device)
     size = FEATURES * flags.rows * (16 * flags.dim + 256)
     where = dict(store=hotrow.Memory(size))
     if flags.ssd:
         disk = hotrow.Ssd(flags.ssd, disk_bytes=4 * size, memory=flags.memory)
         where = dict(store=disk, cache=flags.memory)
+    if device.type == "cuda":
+        where.update(device=flags.device, device_cache=flags.device_cache)
+    ahead = bool(flags.ssd) or device.type == "cuda"
     kinds = {"sgd": hotrow.Sgd, "adagrad": hotrow.Adagrad, "rowwise_adagrad": hotrow.RowwiseAdagrad}
     tables = hotrow.torch.EmbeddingCollection(
         [
             hotrow.Table(f"t{i}", flags.dim, [f"f{i}"], optimizer=kinds[flags.optimizer](lr=0.01))
             for i in range(FEATURES)
         ],
-        max_batch_size=flags.batch, prefetch_depth=1 if flags.ssd else 0, threads=flags.threads,
+        max_batch_size=flags.batch, prefetch_depth=1 if ahead else 0, threads=flags.threads,
         **where,
     )
-    ours = Dlrm(Rows(tables), flags.dim)
+    ours = Dlrm(Rows(tables), flags.dim).to(device)
     contenders = {"hotrow": (ours, [torch.optim.Adam(ours.parameters(), lr=1e-3)])}
     for peer in flags.peers.split(","):
         if peer == "torch":
-            model = Dlrm(Bags(flags.rows, flags.dim), flags.dim)
+            model = Dlrm(Bags(flags.rows, flags.dim), flags.dim).to(device)
             sparse = torch.optim.SGD if flags.optimizer == "sgd" else torch.optim.Adagrad
             optimizers = [sparse(model.embeddings.parameters(), lr=0.01)]
         else:
             bags = {"fbgemm": FbgemmBags, "torchrec": TorchRecBags}[peer]
-            model = Dlrm(bags(flags.rows, flags.dim, flags.optimizer), flags.dim)
+            model = Dlrm(bags(flags.rows, flags.dim, flags.optimizer), flags.dim).to(device)
             optimizers = []
         dense = [*model.bottom.parameters(), *model.top.parameters()]
         contenders[peer] = (model, [*optimizers, torch.optim.Adam(dense, lr=1e-3)])
     batches = batches_of(flags.steps * 4, flags.batch, flags.rows)
+    batches = [(dense.to(device), ids, label.to(device)) for dense, ids, label in batches]
+    there = [
+        (dense, {name: part.to(device) for name, part in ids.items()}, label)
+        for dense, ids, label in batches
+    ]
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=flags.bf16)
 
     rates = {name: [] for name in contenders}
     for turn in range(-4, flags.turns):  # four to warm up: the rows of all batches are made
         first = turn % 4 * flags.steps
-        some = batches[first : first + flags.steps]
         for name, (model, optimizers) in contenders.items():
-            fed = some
-            if name == "hotrow" and flags.ssd:
-                fed = hotrow.torch.prefetch(some, tables, features=lambda batch: batch[1])
-            seconds = train(model, fed, optimizers)
+            fed = (batches if name == "hotrow" else there)[first : first + flags.steps]
+            if name == "hotrow" and ahead:
+                fed = hotrow.torch.prefetch(fed, tables, features=lambda batch: batch[1])
+            seconds = train(model, fed, optimizers, autocast)
             if turn >= 0:
                 rates[name].append(flags.batch * flags.steps / seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
     print(f"dim {flags.dim}, {flags.optimizer}, {FEATURES} tables of {flags.rows} rows, batch "
-          f"{flags.batch}, {flags.threads} threads, torch {torch.__version__}")
+          f"{flags.batch}, {flags.threads} threads, {flags.device}"
+          f"{' bf16' if flags.bf16 else ''}, torch {torch.__version__}")
     for name, values in rates.items():
         print(f"{name:8} {medians[name]:10.0f} samples/s (from {min(values):.0f} to "
               f"{max(values):.0f})")
