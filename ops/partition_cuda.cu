@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kPartitionThreads, 5)
                     int32_t* items_out) {
   __shared__ union {
     struct {
-      // Of each warp's run of items: how many have a digit, then where in the tile the first goes.
+      // How many of each warp's run of items have a digit, then where in the tile the first goes.
       uint16_t of_warp[kWarps][kDigitsMax];
-      // Of each item its digit, then also its rank among its warp's of the digit.
+      // The digit of each item, then also its rank among its warp's of the digit.
       uint32_t ranks[kPartitionTile];
     } unsorted;
     struct {

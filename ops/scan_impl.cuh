@@ -67,7 +67,7 @@ class ScanBlock {
     return shared_.before + in_tile;
   }
 
-  // Of a launch that has ended: the sum over all n > 0 items.
+  // The sum over all n > 0 items of a launch that has ended.
   __device__ static uint64_t Total(const uint64_t* words, int64_t n) {
     return words[ScanTiles(n)] & kSum;
   }

@@ -35,7 +35,7 @@ DeviceKeyShuffle::~DeviceKeyShuffle() { stream_.Wait().IgnoreError(); }
 absl::StatusOr<std::unique_ptr<DeviceKeyShuffle>> DeviceKeyShuffle::Create(const Plan& plan,
                                                                            Communicator& host,
                                                                            Device device) {
-  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(device));
+  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(device, /*is_urgent=*/true));
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DeviceChannel> channel,
                           DeviceChannel::Create(host, device));
   std::unique_ptr<DeviceKeyShuffle> out(

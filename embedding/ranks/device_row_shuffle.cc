@@ -37,7 +37,7 @@ DeviceRowShuffle::~DeviceRowShuffle() { stream_.Wait().IgnoreError(); }
 
 absl::StatusOr<std::unique_ptr<DeviceRowShuffle>> DeviceRowShuffle::Create(
     const RowShuffleOptions& options, Communicator& host, Device device) {
-  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(device));
+  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(device, /*is_urgent=*/true));
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DeviceChannel> channel,
                           DeviceChannel::Create(host, device));
   return std::unique_ptr<DeviceRowShuffle>(
