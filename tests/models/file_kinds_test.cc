@@ -112,7 +112,7 @@ TEST(FileKindsTest, ErrorsNameTheKindAndThePlace) {
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/place")));
   }
   EXPECT_THAT(OpenDataSource("criteo:a,,b", 1),
-              StatusIs(kInvalid, HasSubstr("empty file name in \"a,,b\"")));
+              StatusIs(kInvalid, HasSubstr("empty name in \"a,,b\"")));
   // A folder is no file.
   EXPECT_FALSE(OpenDataSource("criteo:/", 1).ok());
   EXPECT_FALSE(OpenDataSource("table:/", 1).ok());
