@@ -10,7 +10,7 @@ store_mib=56
 cache_mib=32
 staging_mib=64    # of evaluation: EmbeddingCollectionOptions::evaluation_staging_bytes
 overhead_mib=100  # code and libraries, stacks, batches, activations, dense parameters
-limit_kib=345000
+limit_kib=352000    # a third of the rows; code is in it, 14 MiB with that of a GPU
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hotrow_memory.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
