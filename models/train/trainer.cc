@@ -420,7 +420,7 @@ absl::Status Trainer::TrainOne() {
 
 absl::Status Trainer::Train() {
   BatchReaderOptions reader = ReaderOptions(Split::kTrain, options_.batch_size, run_.ranks().rank(),
-                                            run_.ranks().world_size(), ctx_.pool);
+                                            run_.ranks().world_size(), ctx_);
   reader.epochs = options_.epochs;
   reader.limit_batches = options_.limit_train_batches;
   reader.first_epoch = at_.epoch;

@@ -100,7 +100,7 @@ class Step(_abi.Owner):
 
     __slots__ = (
         "_handle", "_scratch", "_tables", "_communicator", "batch_size", "_sizes", "_ended",
-        "_dropped",
+        "_dropped", "_kept",
     )
 
     def __init__(
@@ -112,6 +112,7 @@ class Step(_abi.Owner):
         self._dropped = tables._dropped
         self._handle: Optional[int] = handle
         self._sizes = sizes
+        self._kept: List[Any] = []  # what the library reads of the batch until the step ends
         self._ended = False
         self.batch_size = batch_size
 
@@ -151,6 +152,7 @@ class Step(_abi.Owner):
             _abi.step_update(handle, None, None, 0, lr_factor)
         else:
             self._update(lr_factor)
+        self._kept = []
         del kept
 
     @together
@@ -173,6 +175,7 @@ class Step(_abi.Owner):
         handle, self._handle = self._handle, None
         if handle is not None:
             _abi.step_destroy(handle)
+        self._kept = []
 
     # As the writer of this thread describes outputs or gradients.
 
@@ -207,10 +210,11 @@ class Step(_abi.Owner):
         handle = getattr(self, "_handle", None)
         if handle is not None:
             self._handle = None
+            dropped = (handle, self._kept)
             if self._tables._address is None:
-                outside_callbacks(_abi.step_destroy, handle)
+                outside_callbacks(_end_step, dropped)
             else:
-                self._dropped.append(handle)
+                self._dropped.append(dropped)
 
 
 class EmbeddingCollection(_abi.Owner):
@@ -274,7 +278,7 @@ class EmbeddingCollection(_abi.Owner):
         self._address: Optional[int] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
         self._keeps = False  # close makes a checkpoint
-        self._dropped: Deque[int] = collections.deque()  # steps to destroy
+        self._dropped: Deque[_Dropped] = collections.deque()  # steps to destroy
         #: Ranks that share the tables.
         self.world_size: int = 1
         self._communicator: Optional[Communicator] = None
@@ -394,7 +398,7 @@ class EmbeddingCollection(_abi.Owner):
     # ---- Training ----
 
     @together
-    def prefetch(self, batch: Batch) -> Step:
+    def prefetch(self, batch: Batch, copy: bool = False) -> Step:
         """Begins a step: makes the rows of a batch ready.
 
         batch: a dict with the ids of each feature:
@@ -402,22 +406,32 @@ class EmbeddingCollection(_abi.Owner):
             (values [N], lengths [B]), or hotrow.Bags(values, lengths, offsets, weights, scores);
             an Arrow array of integers or of lists of integers;
         or a hotrow.Jagged with all features in one array; or an Arrow record batch.
-        Ids are int64, uint64 or int32 and are read where they lie, before this returns.
+        Ids are int64, uint64 or int32 and are read where they lie: do not write to the arrays until
+        the step is over, by its update or without. Those that have the library's form, ids and
+        offsets of 64 bits and weights of all features one after the other, are not copied; the step
+        keeps them. copy=True: all are copied, and may be written to once this has returned.
 
         Steps are looked up and updated in the order of their prefetch. With prefetch_depth > 0 this
         returns at once, and up to that many steps may be ahead of the one that is trained.
         """
         self._scratch.reader.read(batch)
-        return self._begin()
+        return self._begin(copy)
 
-    def _begin(self) -> Step:
-        """A step with the batch of this thread's reader."""
+    def _begin(self, copy: bool = True) -> Step:
+        """A step with the batch of this thread's reader. Unless it is copied, reader.keep has all
+        its arrays."""
         scratch = self._scratch
         reader = scratch.reader
         scratch.handle.value = None
         step = Step(self, None, reader.batch_size, reader.unpooled_sizes)
         try:
-            _abi.prefetch(self._handle, reader.batch_address, scratch.handle_address)
+            if copy:
+                _abi.prefetch(self._handle, reader.batch_address, scratch.handle_address)
+            else:
+                step._kept = reader.keep
+                _abi.prefetch_in_place(
+                    self._handle, reader.batch_address, None, None, scratch.handle_address
+                )
         finally:  # an interrupt may come as the call returns: __del__ cancels what it began
             step._handle = scratch.handle.value
             reader.keep = []
@@ -662,16 +676,23 @@ class EmbeddingCollection(_abi.Owner):
             outside_callbacks(_destroy, (handle, self._dropped))
 
 
-def _end_steps(dropped: Deque[int]) -> None:
+#: The handle of a step, and what it reads.
+_Dropped = Tuple[int, List[Any]]
+
+
+def _end_step(dropped: _Dropped) -> None:
+    _abi.step_destroy(dropped[0])
+
+
+def _end_steps(dropped: Deque[_Dropped]) -> None:
     while True:
         try:
-            handle = dropped.popleft()
+            _end_step(dropped.popleft())
         except IndexError:  # also where another thread was faster
             return
-        _abi.step_destroy(handle)
 
 
-def _destroy(collection: Tuple[int, Deque[int]]) -> None:
+def _destroy(collection: Tuple[int, Deque[_Dropped]]) -> None:
     """Of a handle, and the steps that were dropped."""
     handle, dropped = collection
     _abi.collection_destroy(handle)

@@ -65,7 +65,8 @@ class Trainer {
 
   absl::Status Step() {
     while (next_ < last_ && static_cast<int>(ahead_.size()) <= depth_) {
-      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep ahead, tables_->Prefetch(BatchOf(next_, rows_).view()));
+      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep ahead,
+                              PrefetchStep(*tables_, BatchOf(next_, rows_), next_));
       ahead_.push_back(std::move(ahead));
       ++next_;
     }
