@@ -497,7 +497,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   TrainReport report;
   // Before the digest, whose flush would add write-backs.
   HOTROW_ASSIGN_OR_RETURN(report.tables, run_.tables().GlobalStats());
-  {
+  if (options_.digest) {
     TraceSpan span(ctx_.trace, "digest");
     HOTROW_ASSIGN_OR_RETURN(report.digest, run_.tables().Digest());
     HOTROW_ASSIGN_OR_RETURN(const Hash128 dense_hash, run_.dense().Hash());
