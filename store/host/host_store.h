@@ -36,14 +36,16 @@ struct HostStoreOptions {
   std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
   // Device that reads rows at the addresses of FindInPlace. kCuda: the memory of all rows is
-  // page-locked so that kernels reach it, at the start: all that rows_max ask for, or, with a table
-  // that has no such limit, at least a quarter of the budget. What goes beyond that is locked when
-  // a batch needs it, a gigabyte at most at a time, which holds up launches of kernels.
+  // page-locked so that kernels reach it: all that rows_max ask for, or, with a table that has no
+  // such limit, at least a quarter of the budget. A gigabyte of that is locked when the store opens
+  // and the rest by a thread while it is used; rows that come sooner wait for it. What goes beyond
+  // is locked when a batch needs it, a gigabyte at most at a time, which holds up launches of
+  // kernels.
   Device device = Device::kCpu;
   // How many rows each of `tables` can have; 0: not known. Empty: none is known. More are legal.
   std::vector<int64_t> rows_max;
-  // kCuda: its threads make the memory present while the store opens; null: the caller alone. Not
-  // used after that.
+  // kCuda: its threads make the memory present that is locked while the store opens; null: the
+  // caller alone. Not used after that.
   ThreadPool* pool = nullptr;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 

@@ -110,6 +110,32 @@ TEST(HostArenaTest, WhatIsProvidedIsPresentAndCarvedBeforeAnythingElse) {
   }
 }
 
+TEST(HostArenaTest, WhatIsProvidedLaterIsWaitedForAndCountedAtOnce) {
+  internal::MemoryBudget budget(int64_t{4} << 30);
+  internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+  // Three extents, two of them by the thread.
+  HOTROW_ASSERT_OK(arena.Provide(300 * kMiB, nullptr, /*at_once=*/8 * kMiB));
+  EXPECT_EQ(arena.extent_bytes(), 300 * kMiB);
+  EXPECT_GE(arena.num_extents(), 1);
+  // From several threads, all of it and no more.
+  ThreadPool pool(3);
+  std::atomic<int64_t> carved{0};
+  ParallelFor(&pool, 75, 1, [&](int64_t, int64_t) {
+    const auto piece = arena.Carve(4 * kMiB);
+    HOTROW_EXPECT_OK(piece);
+    if (!piece.ok()) return;
+    **piece = std::byte{1};
+    carved += 4 * kMiB;
+  });
+  EXPECT_EQ(carved, arena.extent_bytes());
+  EXPECT_EQ(arena.num_extents(), 3);
+  HOTROW_EXPECT_OK(arena.Carve(64));
+  EXPECT_EQ(arena.num_extents(), 4);
+  // Nobody waits for what nobody needs.
+  internal::HostArena left(budget, HugePages::kTry, Device::kCpu);
+  HOTROW_ASSERT_OK(left.Provide(3000 * kMiB, nullptr, /*at_once=*/8 * kMiB));
+}
+
 TEST(HostArenaTest, ProvidingTwiceAddsWhatIsMissing) {
   internal::MemoryBudget budget(256 * kMiB);
   internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
