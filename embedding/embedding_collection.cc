@@ -1054,9 +1054,9 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
     CollectionDigest digest;
     const auto own = [&]() -> absl::Status {
       HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-      HOTROW_ASSIGN_OR_RETURN(
-          digest.tables,
-          internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, *c.life, c.tiers->store()));
+      HOTROW_ASSIGN_OR_RETURN(digest.tables,
+                              internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, *c.life,
+                                                   c.tiers->store(), c.tiers->host_store()));
       return absl::OkStatus();
     };
     if (c.shuffle == nullptr) {

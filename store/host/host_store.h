@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
@@ -100,14 +101,25 @@ class HostStore final : public RowStore {
   void SetAgeLines(std::span<const RowAgeLine> lines) override;
   absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
-  // InsertOrAssign that also says where: at[i] is the address of the row of keys[i], which stays
-  // good as long as one of FindInPlace, and added[i] whether it was not there before. After an
-  // error at[i] is null for those that were not written.
+  // InsertOrAssign whose rows the threads of `pool` write side by side; null: the caller alone.
   absl::Status InsertOrAssign(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
-                              std::span<std::byte*> at, std::span<uint8_t> added);
+                              ThreadPool* pool);
+  // The same, and it says where: at[i] is the address of the row of keys[i], which stays good as
+  // long as one of FindInPlace, and added[i] whether it was not there before. After an error at[i]
+  // is null for those that were not written.
+  absl::Status InsertOrAssign(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
+                              std::span<std::byte*> at, std::span<uint8_t> added,
+                              ThreadPool* pool = nullptr);
   // How many rows DropAged has dropped since the store was opened: for who keeps addresses, since
   // nobody is told which these were.
   int64_t aged_rows() const;
+
+  // Iterate by the threads of `pool`, side by side: `part` in [0, kParts) is of one thread at a
+  // time.
+  static constexpr int64_t kParts = 32;
+  using VisitPart =
+      absl::FunctionRef<void(int64_t part, const RowKey& key, std::span<const std::byte> row)>;
+  void IterateParts(ThreadPool* pool, VisitPart visit);
 
   // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address
   // stays good until its key is erased, DropAged drops it, or the store closes. Rows are 16-byte

@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -59,6 +61,49 @@ TEST(HostStoreOptionsTest, SaysWhatIsWrong) {
 TEST(HostStoreTest, ABudgetThatHoldsNothingIsRefusedAtOpening) {
   EXPECT_THAT(HostStore::Open({.tables = {{1, 8}}, .budget_bytes = 100}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("host store")));
+}
+
+// With equal keys, of which the last one wins, and until the store is full.
+TEST(HostStoreTest, ThreadsOfAPoolWriteAndReadTheSameRows) {
+  constexpr int64_t kRowBytes = 64;
+  constexpr uint64_t kKeys = 30'000;
+  std::vector<RowKey> keys;
+  std::vector<std::array<std::byte, kRowBytes>> values;
+  for (uint64_t i = 0; i < 2 * kKeys; ++i) {
+    keys.push_back({i * 7 % kKeys, static_cast<uint32_t>(i * 7 % kKeys % 2)});
+    values.emplace_back().fill(static_cast<std::byte>(i % 251));
+  }
+  std::vector<const std::byte*> rows;
+  for (const auto& value : values) rows.push_back(value.data());
+  const HostStoreOptions options = {.tables = {{0, kRowBytes}, {1, kRowBytes}},
+                                    .budget_bytes = 16 * kMiB};
+  ThreadPool pool(3);
+  std::vector<std::map<uint64_t, std::byte>> seen;
+  for (ThreadPool* const threads : {static_cast<ThreadPool*>(nullptr), &pool}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, HostStore::Open(options));
+    HOTROW_ASSERT_OK(store->InsertOrAssign(keys, rows, threads));
+    EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(kKeys));
+    EXPECT_EQ(store->Stats().rows_written, static_cast<int64_t>(2 * kKeys));
+    std::vector<std::map<uint64_t, std::byte>> parts(HostStore::kParts);
+    store->IterateParts(
+        threads, [&](int64_t part, const RowKey& key, std::span<const std::byte> row) {
+          EXPECT_EQ(key.table, key.key % 2);
+          EXPECT_TRUE(parts[static_cast<size_t>(part)].emplace(key.key, row[0]).second);
+        });
+    std::map<uint64_t, std::byte>& all = seen.emplace_back();
+    for (auto& part : parts) all.merge(part);
+    EXPECT_EQ(all.size(), kKeys);
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto small,
+                              HostStore::Open({.tables = options.tables, .budget_bytes = kMiB}));
+  std::vector<std::byte*> at(keys.size());
+  std::vector<uint8_t> added(keys.size());
+  EXPECT_THAT(small->InsertOrAssign(keys, rows, at, added, &pool),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("host store")));
+  const int64_t written = std::count_if(at.begin(), at.end(), [](auto* row) { return row; });
+  EXPECT_EQ(small->Stats().rows_written, written);
+  EXPECT_EQ(small->Stats().rows, std::count(added.begin(), added.end(), 1));
 }
 
 TEST(BudgetedBufferTest, TakesWholePagesAndGivesThemBack) {
