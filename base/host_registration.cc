@@ -46,6 +46,25 @@ void HostRegistration::Release() {
   data_ = nullptr;
 }
 
+absl::StatusOr<ExecContext> CurrentDevice(Device device) {
+  ExecContext current = {.device = device};
+  if (device != Device::kCpu) HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&current.device_index));
+  return current;
+}
+
+bool IsPageLocked(Device device, const void* data, int64_t bytes) {
+  if (device == Device::kCpu || bytes == 0) return true;
+  const auto locked = [](const void* address) {
+    cudaPointerAttributes attributes = {};
+    if (cudaPointerGetAttributes(&attributes, address) == cudaSuccess) {
+      return attributes.type == cudaMemoryTypeHost;
+    }
+    cudaGetLastError();
+    return false;
+  };
+  return locked(data) && locked(static_cast<const std::byte*>(data) + bytes - 1);
+}
+
 #else
 
 absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void*, int64_t bytes) {
@@ -55,6 +74,10 @@ absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void*, 
 }
 
 void HostRegistration::Release() { data_ = nullptr; }
+
+absl::StatusOr<ExecContext> CurrentDevice(Device device) { return ExecContext{.device = device}; }
+
+bool IsPageLocked(Device device, const void*, int64_t) { return device == Device::kCpu; }
 
 #endif
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/device.h"
+#include "base/exec_context.h"
 
 namespace hotrow {
 
@@ -44,6 +45,14 @@ class HostRegistration {
 
   void* data_ = nullptr;  // null: nothing is registered
 };
+
+// The device of this kind that is current for the calling thread: what UseDevice takes
+// (base/device_stream.h) on a thread that is to register memory for the caller.
+absl::StatusOr<ExecContext> CurrentDevice(Device device);
+
+// Whether memory of the host is page-locked, by whomever in this process: copies from there to a
+// GPU run beside other work. With Device::kCpu always.
+bool IsPageLocked(Device device, const void* data, int64_t bytes);
 
 }  // namespace hotrow
 

@@ -128,7 +128,7 @@ absl::Status RunRank(const Flags& flags, Communicator& communicator) {
   int64_t steps = 0;
   std::vector<float> values;
   for (;;) {
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader::Item> item, reader.Next());
+    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<BatchReader::Item> item, reader.Next());
     if (item == nullptr) break;
     if (item->ends_epoch()) continue;
     if (first) {

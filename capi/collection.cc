@@ -177,6 +177,30 @@ hotrow_status CallSnapshots(const hotrow_collection* collection, const Body& bod
   });
 }
 
+// owner: null: the batch is copied.
+hotrow_status Prefetch(hotrow_collection* collection, const hotrow_batch* batch,
+                       std::shared_ptr<const void> owner, hotrow_step** step) noexcept {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
+    HOTROW_ASSIGN_OR_RETURN(const BatchView view,
+                            TakeBatch(batch, tables.collection->feature_names()));
+    // Before the step, so that none is left behind when there is no memory for its handle.
+    auto handle = std::make_unique<hotrow_step>();
+    std::list<EmbeddingStep> made(1);
+    // The owner stays for another try.
+    if (view.jagged) {
+      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.all, owner));
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.features(), owner));
+    }
+    tables.steps.splice(tables.steps.end(), made);
+    handle->tables = collection->tables;
+    handle->step = std::prev(tables.steps.end());
+    *step = handle.release();
+    return absl::OkStatus();
+  });
+}
+
 absl::StatusOr<std::span<const uint64_t>> TakeKeys(const uint64_t* keys, int64_t num_keys) {
   HOTROW_RETURN_IF_ERROR(CheckCount(num_keys, "num_keys"));
   return TakeArray<uint64_t>(keys, num_keys, "keys");
@@ -265,24 +289,21 @@ hotrow_status hotrow_collection_describe(hotrow_collection* collection, char* te
 
 hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch* batch,
                               hotrow_step** step) {
-  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
-    HOTROW_ASSIGN_OR_RETURN(const BatchView view,
-                            TakeBatch(batch, tables.collection->feature_names()));
-    // Before the step, so that none is left behind when there is no memory for its handle.
-    auto handle = std::make_unique<hotrow_step>();
-    std::list<EmbeddingStep> made(1);
-    if (view.jagged) {
-      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.all));
-    } else {
-      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.features()));
-    }
-    tables.steps.splice(tables.steps.end(), made);
-    handle->tables = collection->tables;
-    handle->step = std::prev(tables.steps.end());
-    *step = handle.release();
+  return Prefetch(collection, batch, /*owner=*/nullptr, step);
+}
+
+hotrow_status hotrow_prefetch_in_place(hotrow_collection* collection, const hotrow_batch* batch,
+                                       hotrow_release_fn release, void* user, hotrow_step** step) {
+  static constexpr char kOwned = 0;  // any address: it is never read
+  std::shared_ptr<const void> owner;
+  const hotrow_status made = Call([&]() -> absl::Status {
+    // Also calls release where it finds no memory.
+    owner = std::shared_ptr<const void>(&kOwned, [release, user](const void*) {
+      if (release != nullptr) release(user);
+    });
     return absl::OkStatus();
   });
+  return made == HOTROW_OK ? Prefetch(collection, batch, std::move(owner), step) : made;
 }
 
 hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,

@@ -66,7 +66,8 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const TableDecay& decay,
-                                                    const RowLife& life, RowStore* store) {
+                                                    const RowLife& life, RowStore* store,
+                                                    HostStore* host) {
   std::vector<TableDigest> tables(options.tables.size());
   std::vector<int64_t> payload_bytes(options.tables.size());
   std::vector<size_t> position_of(options.tables.size());
@@ -84,25 +85,42 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
     return !life.IsAged(position_of[key.table], row.data());
   };
   // Sums, so they do not depend on the order in which threads come.
+  struct Sum {
+    int64_t rows = 0;
+    Hash128 hash = {};
+  };
+  const auto add_row = [&](const RowKey& key, std::span<const std::byte> row, Sum* sums) {
+    sums[key.table].rows += 1;
+    sums[key.table].hash +=
+        HashBytes(key.key, key.table, row.first(static_cast<size_t>(payload_bytes[key.table])));
+  };
+  const auto add_sums = [&](const Sum* sums) {
+    for (size_t t = 0; t < tables.size(); ++t) {
+      tables[t].rows += sums[t].rows;
+      tables[t].hash += sums[t].hash;
+    }
+  };
+  if (host != nullptr && !decay.any()) {
+    // Where they lie.
+    std::vector<std::vector<Sum>> parts(HostStore::kParts, std::vector<Sum>(tables.size()));
+    host->IterateParts(ctx.pool,
+                       [&](int64_t part, const RowKey& key, std::span<const std::byte> row) {
+                         if (lives(key, row)) {
+                           add_row(key, row, parts[static_cast<size_t>(part)].data());
+                         }
+                       });
+    for (const std::vector<Sum>& sums : parts) add_sums(sums.data());
+    return tables;
+  }
   std::mutex mutex;
   const auto add = [&](const RowCopies& copies) -> absl::Status {
     ParallelFor(ctx.pool, std::ssize(copies.keys), kRowsPerTask, [&](int64_t begin, int64_t end) {
-      struct Sum {
-        int64_t rows = 0;
-        Hash128 hash = {};
-      };
       std::vector<Sum> sums(tables.size());
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        const RowKey& key = copies.keys[i];
-        sums[key.table].rows += 1;
-        sums[key.table].hash += HashBytes(
-            key.key, key.table, copies.row(i).first(static_cast<size_t>(payload_bytes[key.table])));
+        add_row(copies.keys[i], copies.row(i), sums.data());
       }
       const std::lock_guard<std::mutex> lock(mutex);
-      for (size_t t = 0; t < sums.size(); ++t) {
-        tables[t].rows += sums[t].rows;
-        tables[t].hash += sums[t].hash;
-      }
+      add_sums(sums.data());
     });
     return absl::OkStatus();
   };

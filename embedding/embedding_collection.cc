@@ -19,7 +19,6 @@
 #include "comm/communicator.h"
 #include "comm/compare_ranks.h"
 #include "comm/lane.h"
-#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/digest_impl.h"
 #include "embedding/evaluation_impl.h"
@@ -37,6 +36,7 @@
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/table_decay_impl.h"
+#include "embedding/taken_batch_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 #include "embedding/update_gaps_impl.h"
@@ -62,6 +62,8 @@ using internal::Snapshots;
 using internal::StepKeys;
 using internal::StepPipeline;
 using internal::TableDecay;
+using internal::TakeArrays;
+using internal::TakenBatch;
 using internal::Tiers;
 using internal::TrainedRows;
 
@@ -147,19 +149,20 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // The table's position in the plan.
   absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
   absl::Status CheckBetweenSteps(const char* call) const;
-  absl::Status Copy(const JaggedBatch& batch, internal::BatchCopy* copy) const {
-    return internal::CopyBatch(plan, options.max_batch_size, ctx.pool, batch, copy);
+  absl::Status Take(const JaggedBatch& batch, TakeArrays arrays, TakenBatch* taken) const {
+    return internal::TakeBatch(plan, options.max_batch_size, ctx.pool, batch, arrays, taken);
   }
-  absl::Status Copy(const FeatureBatch& batch, internal::BatchCopy* copy) const {
+  absl::Status Take(const FeatureBatch& batch, TakeArrays arrays, TakenBatch* taken) const {
     const FeatureOrder none;
-    return internal::CopyBatch(plan, options.max_batch_size, ctx.pool, batch,
-                               (batch.order == nullptr ? none : *batch.order).position_of_, copy);
+    return internal::TakeBatch(plan, options.max_batch_size, ctx.pool, batch,
+                               (batch.order == nullptr ? none : *batch.order).position_of_, arrays,
+                               taken);
   }
-  // copy: puts the batch where it is told, or says what is wrong with it.
-  absl::StatusOr<EmbeddingStep> Prefetch(
-      absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy);
-  absl::Status Evaluate(absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy,
-                        const EmbeddingOutput& output);
+  // owner: null: the batch is copied.
+  template <typename Batch>
+  absl::StatusOr<EmbeddingStep> Prefetch(const Batch& batch, std::shared_ptr<const void> owner);
+  template <typename Batch>
+  absl::Status Evaluate(const Batch& batch, const EmbeddingOutput& output);
   absl::Status CheckIdle(const char* call) const;
   absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> NewStep();
   // Nobody is at work on the step, nor will be.
@@ -237,9 +240,12 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   // An error is one of the device, and the next call that enqueues says it again.
   step->batch.upload.RunAfter(ctx.stream).IgnoreError();
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
-  if (at == outstanding.end()) return;
-  outstanding.erase(at);
-  prefetcher->Forget(step);
+  if (at != outstanding.end()) {
+    outstanding.erase(at);
+    prefetcher->Forget(step);
+  }
+  // Last: what it lets go of may be code of the caller.
+  step->batch.input.Clear();
 }
 
 // --- The collection
@@ -448,7 +454,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
     step->batch.alone = shuffle == nullptr;
     step->batch.staged = tiers->staged();
     step->batch.rounds = plan.rounds;
-    step->batch.input = internal::BatchCopy(ctx.device);
+    step->batch.input = TakenBatch(ctx.device);
     step->batch.tells = options.on_update != nullptr;
     HOTROW_ASSIGN_OR_RETURN(step->batch.upload,
                             DeviceStream::Create(ctx.device, /*is_urgent=*/true));
@@ -462,8 +468,9 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
 
 // --- Steps
 
+template <typename Batch>
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
-    absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy) {
+    const Batch& batch, std::shared_ptr<const void> owner) {
   if (static_cast<int32_t>(outstanding.size()) > options.prefetch_depth) {
     return absl::FailedPreconditionError(
         absl::StrCat("Prefetch: ", outstanding.size(), " steps are outstanding, prefetch_depth is ",
@@ -472,7 +479,8 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, NewStep());
   const absl::Status good = [&]() -> absl::Status {
     try {
-      return copy(&impl->batch.input);
+      return Take(batch, owner == nullptr ? TakeArrays::kCopy : TakeArrays::kInPlace,
+                  &impl->batch.input);
     } catch (const std::bad_alloc&) {
       // Page-locked memory may be refused while the process has other memory left.
       if (ctx.device == Device::kCpu) throw;
@@ -480,9 +488,11 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
     }
   }();
   if (!good.ok()) {
+    impl->batch.input.Clear();
     free_steps.push_back(std::move(impl));
     return good;
   }
+  if (impl->batch.input.in_place()) impl->batch.input.owner = std::move(owner);
   // From here on the step object undoes everything if we fail.
   EmbeddingStep step(std::move(impl));
   outstanding.push_back(step.impl_.get());
@@ -494,16 +504,14 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
   return step;
 }
 
-absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch) {
-  return impl_->Together([&] {
-    return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
-  });
+absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch,
+                                                            std::shared_ptr<const void> owner) {
+  return impl_->Together([&] { return impl_->Prefetch(batch, std::move(owner)); });
 }
 
-absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch) {
-  return impl_->Together([&] {
-    return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
-  });
+absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch,
+                                                            std::shared_ptr<const void> owner) {
+  return impl_->Together([&] { return impl_->Prefetch(batch, std::move(owner)); });
 }
 
 // The oldest step: its rows are resident, or come now.
@@ -620,7 +628,7 @@ absl::Status EmbeddingCollection::Impl::LookupRows(EmbeddingStep::Impl* step, co
 
 bool EmbeddingStep::has_single_lookups() const {
   if (impl_ == nullptr) return false;
-  const internal::BatchCopy& input = impl_->batch.input;
+  const TakenBatch& input = impl_->batch.input;
   const internal::Plan& plan = impl_->collection->plan;
   if (!impl_->batch.alone || !input.single_lookups || !input.weights.empty()) return false;
   return std::all_of(plan.features.begin(), plan.features.end(),
@@ -857,10 +865,11 @@ absl::Status EmbeddingCollection::Impl::CheckIdle(const char* call) const {
       absl::StrCat(call, ": a BeginLookup or BeginUpdate waits for its Lookup or Update"));
 }
 
-absl::Status EmbeddingCollection::Impl::Evaluate(
-    absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy,
-    const EmbeddingOutput& output) {
-  HOTROW_RETURN_IF_ERROR(copy(&evaluation->input()));
+template <typename Batch>
+absl::Status EmbeddingCollection::Impl::Evaluate(const Batch& batch,
+                                                 const EmbeddingOutput& output) {
+  // It stays until this call returns.
+  HOTROW_RETURN_IF_ERROR(Take(batch, TakeArrays::kInPlace, &evaluation->input()));
   HOTROW_RETURN_IF_ERROR(internal::CheckShapes(plan, evaluation->input(), output));
   HOTROW_RETURN_IF_ERROR(CheckIdle("Evaluate"));
   const StepPipeline::Pause pause(prefetcher->pipeline());
@@ -873,18 +882,12 @@ absl::Status EmbeddingCollection::Impl::Evaluate(
 
 absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Together([&] {
-    return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
-                           output);
-  });
+  return impl_->Together([&] { return impl_->Evaluate(batch, output); });
 }
 
 absl::Status EmbeddingCollection::Evaluate(const FeatureBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Together([&] {
-    return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
-                           output);
-  });
+  return impl_->Together([&] { return impl_->Evaluate(batch, output); });
 }
 
 absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<const uint64_t> keys,
@@ -1051,9 +1054,9 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
     CollectionDigest digest;
     const auto own = [&]() -> absl::Status {
       HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-      HOTROW_ASSIGN_OR_RETURN(
-          digest.tables,
-          internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, *c.life, c.tiers->store()));
+      HOTROW_ASSIGN_OR_RETURN(digest.tables,
+                              internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, *c.life,
+                                                   c.tiers->store(), c.tiers->host_store()));
       return absl::OkStatus();
     };
     if (c.shuffle == nullptr) {

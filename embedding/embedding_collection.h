@@ -33,8 +33,8 @@ namespace hotrow {
 //          std::move(step).Update(gradient)             backward
 //          tables->Evaluate(batch, output)              validation: changes nothing
 //
-// Data:    ids are 64-bit keys; a batch is copied by Prefetch, so the caller may free it at once.
-//          Outputs and gradients are float32.
+// Data:    ids are 64-bit keys; a batch is copied by Prefetch, so the caller may free it at once,
+//          or comes with an owner and is read where it lies. Outputs and gradients are float32.
 // Devices: with ctx.device kCuda rows are kept in the memory of ctx's GPU (see cache.device_bytes)
 //          and looked up and updated there; batches stay host memory, outputs and gradients are
 //          device memory. What Lookup, BeginUpdate, Update and Evaluate do to those is enqueued on
@@ -46,7 +46,7 @@ namespace hotrow {
 //          makes rows resident and pins them, it hands out no values; Lookup gathers values after
 //          the update of the step before. So prefetch depth, cache size and tier change speed and
 //          never a bit.
-// Overlap: with prefetch_depth > 0 Prefetch checks and copies the batch and returns; a thread of
+// Overlap: with prefetch_depth > 0 Prefetch checks and takes the batch and returns; a thread of
 //          the collection makes the rows of the steps resident, in order, while the caller
 //          computes. Lookup waits for its own step. A step whose rows do not fit beside those of
 //          the steps before waits for their end.
@@ -100,8 +100,16 @@ class EmbeddingCollection {
   // For FeatureBatch::order. InvalidArgument unless `names` has each feature once.
   absl::StatusOr<FeatureOrder> OrderOf(std::span<const std::string> names) const;
 
-  absl::StatusOr<EmbeddingStep> Prefetch(const JaggedBatch& batch);
-  absl::StatusOr<EmbeddingStep> Prefetch(const FeatureBatch& batch);
+  // owner: null: the batch is copied. Otherwise `owner` keeps its arrays, and those that have the
+  // engine's form stay where they are, unchanged, until the collection lets go of it: ids and
+  // offsets of 64 bits and weights; of a FeatureBatch ids and weights, where those of all features
+  // lie end to end. On a GPU page-locked ones alone. That is so when the step ends, by its Update
+  // or without, and when Prefetch returns where no array stays; on the thread of that call, which
+  // the owner must not use to call the collection.
+  absl::StatusOr<EmbeddingStep> Prefetch(const JaggedBatch& batch,
+                                         std::shared_ptr<const void> owner = nullptr);
+  absl::StatusOr<EmbeddingStep> Prefetch(const FeatureBatch& batch,
+                                         std::shared_ptr<const void> owner = nullptr);
   // The same values as Lookup would give after the last Update, and no trace left: no row is made,
   // no recency, frequency, pin or residency changes. Unseen keys read their initial rows.
   absl::Status Evaluate(const JaggedBatch& batch, const EmbeddingOutput& output);

@@ -118,7 +118,7 @@ absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) 
   return s.Pool(ctx_, plan_, output);
 }
 
-absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const BatchCopy& batch) const {
+absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const TakenBatch& batch) const {
   const int64_t slice_lookups = SliceLookups();
   const auto num_features = static_cast<int64_t>(plan_.features.size());
   if (batch.num_lookups() <= slice_lookups) return std::vector<int64_t>{0, batch.batch_size};
@@ -153,38 +153,40 @@ absl::Status Evaluation::Run(const EmbeddingOutput& output, uint32_t step) {
   HOTROW_ASSIGN_OR_RETURN(const int64_t slices, AgreeOnSlices(own_slices));
   if (slices == 1) {
     std::swap(batch_.input, input_);
-    return RunSlice(output, step);
+    const absl::Status status = RunSlice(output, step);
+    batch_.input.Clear();
+    return status;
   }
-  const BatchCopy& batch = input_;
-  BatchCopy& slice_of = batch_.input;
+  const TakenBatch& batch = input_;
+  TakenBatch& slice_of = batch_.input;
   const auto num_features = static_cast<int64_t>(plan_.features.size());
   for (int64_t slice = 0; slice < slices; ++slice) {
     const int64_t begin = slice < own_slices ? cuts[slice] : batch.batch_size;
     const int64_t end = slice < own_slices ? cuts[slice + 1] : batch.batch_size;
     slice_of.batch_size = end - begin;
-    slice_of.values.clear();
-    slice_of.weights.clear();
-    slice_of.offsets.assign(1, 0);
+    slice_of.own_values.clear();
+    slice_of.own_weights.clear();
+    slice_of.own_offsets.assign(1, 0);
     EmbeddingOutput part = output;
     part.pooled = output.pooled.Rows(begin, end - begin);
     for (int64_t f = 0; f < num_features; ++f) {
       const PlannedFeature& feature = plan_.features[f];
-      const int64_t* const bags = batch.offsets.data() + f * batch.batch_size;
+      const std::span<const int64_t> bags = batch.bags(static_cast<size_t>(f));
       if (feature.unpooled_index >= 0) {
         part.unpooled[feature.unpooled_index] = output.unpooled[feature.unpooled_index].Rows(
             bags[begin] - bags[0], bags[end] - bags[begin]);
       }
-      const int64_t base = slice_of.num_lookups();
-      slice_of.values.insert(slice_of.values.end(), batch.values.begin() + bags[begin],
-                             batch.values.begin() + bags[end]);
-      if (!batch.weights.empty()) {
-        slice_of.weights.insert(slice_of.weights.end(), batch.weights.begin() + bags[begin],
-                                batch.weights.begin() + bags[end]);
-      }
+      const int64_t base = std::ssize(slice_of.own_values);
+      const auto append = [&](const auto& from, auto* to) {
+        to->insert(to->end(), from.begin() + bags[begin], from.begin() + bags[end]);
+      };
+      append(batch.values, &slice_of.own_values);
+      if (!batch.weights.empty()) append(batch.weights, &slice_of.own_weights);
       for (int64_t b = begin; b < end; ++b) {
-        slice_of.offsets.push_back(base + bags[b + 1] - bags[begin]);
+        slice_of.own_offsets.push_back(base + bags[b + 1] - bags[begin]);
       }
     }
+    slice_of.ReadOwn();
     HOTROW_RETURN_IF_ERROR(RunSlice(part, step));
   }
   return absl::OkStatus();
@@ -289,10 +291,11 @@ absl::Status Evaluation::ReadRows(int32_t table, std::span<const uint64_t> keys,
     const std::span<const uint64_t> part =
         keys.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
     batch_.input.batch_size = n;
-    batch_.input.values.assign(part.begin(), part.end());
-    batch_.input.offsets.resize(static_cast<size_t>(n) + 1);
-    std::iota(batch_.input.offsets.begin(), batch_.input.offsets.end(), 0);
-    batch_.input.weights.clear();
+    batch_.input.values = part;
+    batch_.input.own_offsets.resize(static_cast<size_t>(n) + 1);
+    std::iota(batch_.input.own_offsets.begin(), batch_.input.own_offsets.end(), 0);
+    batch_.input.offsets = batch_.input.own_offsets;
+    batch_.input.weights = {};
     unique_.segments = {{0, n, table}};
     HOTROW_RETURN_IF_ERROR(ReadSlice(
         plan_.tables[static_cast<size_t>(table)], rows.Rows(begin, n),

@@ -11,7 +11,6 @@
 #include "base/device_memory.h"
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
-#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/device_row_shuffle_impl.h"
@@ -21,6 +20,7 @@
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
 #include "embedding/table_decay_impl.h"
+#include "embedding/taken_batch_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {
@@ -41,8 +41,8 @@ class Evaluation {
              Tiers* tiers, RowShuffle* shuffle, DeviceRowShuffle* device_shuffle,
              const TableDecay* decay, const RowLife* life, const RowRounding* rounding);
 
-  // What Run looks up; filled by CopyBatch before each Run, which takes it.
-  BatchCopy& input() { return input_; }
+  // What Run looks up; filled by TakeBatch before each Run, which takes it.
+  TakenBatch& input() { return input_; }
   // The views have the shapes that the input asks for. step: of the update that is next.
   absl::Status Run(const EmbeddingOutput& output, uint32_t step);
 
@@ -56,7 +56,7 @@ class Evaluation {
  private:
   // Runs of samples whose rows fit into the staging area: where each begins, and the end of the
   // last.
-  absl::StatusOr<std::vector<int64_t>> CutForStaging(const BatchCopy& batch) const;
+  absl::StatusOr<std::vector<int64_t>> CutForStaging(const TakenBatch& batch) const;
   absl::Status EnsureStaging();
   // Of the most that any rank has.
   absl::StatusOr<int64_t> AgreeOnSlices(int64_t own);
@@ -92,7 +92,7 @@ class Evaluation {
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;
-  BatchCopy input_;
+  TakenBatch input_;
   StepBatch batch_;
   UniqueScratch unique_;
   RowShuffle::Scratch ids_;

@@ -53,7 +53,7 @@ absl::Status RowGradients::PlaceRowsOnDevice(std::span<const int64_t> offsets,
 }
 
 // Their lookups count as ever, so that nothing else need know.
-void RowGradients::TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features) {
+void RowGradients::TakeReadOnly(const TakenBatch& input, std::span<JaggedFeature> features) {
   int64_t size = 0;
   for (size_t f = 0; f < features.size(); ++f) {
     if (!plan_.features[f].read_only) continue;
@@ -68,7 +68,7 @@ void RowGradients::TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature>
 }
 
 std::vector<JaggedFeature> RowGradients::FeaturesOf(const EmbeddingGradient& gradient,
-                                                    const BatchCopy& input) {
+                                                    const TakenBatch& input) {
   std::vector<JaggedFeature> features;
   for (const PlannedFeature& feature : plan_.features) {
     features.push_back(PlaceOf(feature, gradient.pooled, gradient.unpooled));

@@ -10,12 +10,12 @@
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
-#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/device_row_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
+#include "embedding/taken_batch_impl.h"
 #include "ops/fused_sparse_update.h"
 #include "ops/jagged.h"
 #include "ops/key_rows.h"
@@ -56,9 +56,9 @@ class RowGradients {
   }
 
  private:
-  std::vector<JaggedFeature> FeaturesOf(const EmbeddingGradient& gradient, const BatchCopy& input);
+  std::vector<JaggedFeature> FeaturesOf(const EmbeddingGradient& gradient, const TakenBatch& input);
   // Puts zeros in the place of the gradients of features that are read only.
-  void TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features);
+  void TakeReadOnly(const TakenBatch& input, std::span<JaggedFeature> features);
   // Room for one gradient of each key's dim after another, and where those of each table lie.
   // offsets: of the tables among the keys.
   absl::StatusOr<std::vector<FloatRows>> PlaceTables(std::span<const int64_t> offsets,

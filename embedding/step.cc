@@ -15,11 +15,11 @@ namespace hotrow::internal {
 namespace {
 
 // The runs of one table: a feature each.
-void FindSegments(const Plan& plan, const BatchCopy& input, std::vector<LookupSegment>* segments) {
+void FindSegments(const Plan& plan, const TakenBatch& input, std::vector<LookupSegment>* segments) {
   segments->clear();
   for (size_t f = 0; f < plan.features.size(); ++f) {
-    const int64_t* const bags = input.offsets.data() + static_cast<int64_t>(f) * input.batch_size;
-    segments->push_back({bags[0], bags[input.batch_size], plan.features[f].table});
+    const std::span<const int64_t> bags = input.bags(f);
+    segments->push_back({bags.front(), bags.back(), plan.features[f].table});
   }
 }
 
@@ -108,11 +108,13 @@ absl::Status StepBatch::FindOnDevice(const ExecContext& ctx, const Plan& plan,
   const size_t values_part = arrays.AddShared(input.values);
   const size_t offsets_part = arrays.AddShared(input.offsets);
   const size_t weights_part = arrays.AddShared(input.weights);
-  HOTROW_RETURN_IF_ERROR(arrays.Enqueue(staged, &upload));
-  const absl::Status found = device_keys.Find(ctx, plan, arrays.At<uint64_t>(values_part),
-                                              input.num_lookups(), *segments, &upload);
+  absl::Status found = arrays.Enqueue(staged, &upload);
+  if (found.ok()) {
+    found = device_keys.Find(ctx, plan, arrays.At<uint64_t>(values_part), input.num_lookups(),
+                             *segments, &upload);
+  }
   if (!found.ok()) {
-    // What was enqueued reads the segments and the arrays.
+    // What was enqueued reads the batch, the segments and the arrays.
     upload.Wait().IgnoreError();
     return found;
   }
@@ -156,8 +158,8 @@ void StepBatch::FindTrained(const Plan& plan) {
   }
   for (size_t f = 0; f < plan.features.size(); ++f) {
     if (plan.features[f].read_only) continue;
-    const int64_t* const bags = input.offsets.data() + static_cast<int64_t>(f) * input.batch_size;
-    for (int64_t j = bags[0]; j < bags[input.batch_size]; ++j) trained[inverse[j]] = 1;
+    const std::span<const int64_t> bags = input.bags(f);
+    for (int64_t j = bags.front(); j < bags.back(); ++j) trained[inverse[j]] = 1;
   }
 }
 

@@ -13,7 +13,6 @@
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
 #include "comm/communicator.h"
-#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/device_keys_impl.h"
 #include "embedding/embedding_collection.h"
@@ -23,6 +22,7 @@
 #include "embedding/row_rounding_impl.h"
 #include "embedding/stats.h"
 #include "embedding/table_decay_impl.h"
+#include "embedding/taken_batch_impl.h"
 #include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
@@ -86,7 +86,7 @@ struct StepBatch {
   bool rounds = false;  // some table has weights of 16 bits, which updates round
   bool tells = false;   // the host wants to know the keys of each step, see on_update
 
-  BatchCopy input;
+  TakenBatch input;
   // Staged, training finds keys on the device (FindOnDevice), and what follows up to `rows` is of
   // the evaluation alone, which finds them on the host.
   TableKeys wanted;                          // the distinct keys of the batch

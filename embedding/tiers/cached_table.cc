@@ -17,6 +17,7 @@ CachedTable::CachedTable(const TieredTableOptions& options, const CacheBuffers& 
                          RowStore* store, HostStore* in_place)
     : TieredTable(options.tables[0].layout.row_bytes),
       buffers_(buffers),
+      pool_(options.pool),
       initial_rows_(options),
       store_(store),
       in_place_(in_place),
@@ -54,7 +55,7 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
   DeviceIndex* const index = table->index_.get();
   HOTROW_ASSIGN_OR_RETURN(
       table->outflow_,
-      RowOutflow::Create(cache, store, index, &table->initial_rows_, buffers, row_bytes));
+      RowOutflow::Create(cache, store, in_place, index, &table->initial_rows_, buffers, row_bytes));
   HOTROW_ASSIGN_OR_RETURN(table->inflow_,
                           RowInflow::Create(cache, &table->initial_rows_, in_place, index,
                                             options.tables, buffers, row_bytes));
@@ -219,8 +220,7 @@ absl::Status CachedTable::PlaceChunks(const ExecContext& ctx, std::unique_lock<s
                                       const Send& send, const End& end) {
   for (int64_t done = 0; done < n && !*end_early;) {
     std::unique_lock<std::mutex> lock(cache_->mutex(), std::defer_lock);
-    HOTROW_ASSIGN_OR_RETURN(const int64_t most,
-                            outflow_->MakeRoom(n - done, ctx.trace, order, &lock));
+    HOTROW_ASSIGN_OR_RETURN(const int64_t most, outflow_->MakeRoom(ctx, n - done, order, &lock));
     RowOutflow::Chunk& chunk = outflow_->chunk((*turn)++);
     int64_t size = 0;
     {
@@ -232,7 +232,7 @@ absl::Status CachedTable::PlaceChunks(const ExecContext& ctx, std::unique_lock<s
     lock.unlock();
     // The rows that the chunk before evicted go to the store while this one is at work. Whatever
     // the store says, what this one evicts must be noted.
-    const absl::Status written = outflow_->WriteBack(ctx.trace);
+    const absl::Status written = outflow_->WriteBack(ctx);
     {
       TraceSpan span(ctx.trace, "probe");
       HOTROW_RETURN_IF_ERROR(chunk.placed.Wait());
@@ -243,7 +243,7 @@ absl::Status CachedTable::PlaceChunks(const ExecContext& ctx, std::unique_lock<s
     }
     HOTROW_RETURN_IF_ERROR(written);
     // A single area must be empty before the next chunk.
-    if (outflow_->single_chunk()) HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+    if (outflow_->single_chunk()) HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx));
   }
   return absl::OkStatus();
 }
@@ -290,7 +290,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   HOTROW_CHECK(step->miss_keys.empty());
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
   std::unique_lock<std::mutex> order = outflow_->Lock();
-  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx));
   if (cache_->staged()) {
     HOTROW_RETURN_IF_ERROR(PinHits(ctx, keys, counts, step));
   } else {
@@ -327,7 +327,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     last = !no_room || leaving_.empty();
   }
-  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx));
   HOTROW_RETURN_IF_ERROR(ShareSlots(step));
   if (!no_room) return Placed::kAll;
   return beside_snapshot ? Placed::kNoRoomBesideSnapshot : Placed::kNoRoom;
@@ -601,7 +601,7 @@ absl::Status CachedTable::Flush() {
   return cache_->stream().RunAndWait(ExecContext(), [this](const ExecContext& here) {
     return cache_->get()->ForEachDirty(
         here, [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
-          return outflow_->Append(keys, rows);
+          return outflow_->Append(keys, rows, pool_);
         });
   });
 }

@@ -156,6 +156,7 @@ class CachedTable final : public TieredTable {
   absl::Status ReadMisses(const ExecContext& ctx);
 
   const CacheBuffers buffers_;
+  ThreadPool* const pool_;  // of Flush
   // Of Release.
   std::vector<int64_t> clean_slots_;
   std::vector<int64_t> dirty_slots_;

@@ -59,10 +59,10 @@ absl::Status DeviceIndex::InsertOrAssign(std::span<const RowKey> keys,
 }
 
 absl::Status DeviceIndex::Write(std::span<const RowKey> keys,
-                                std::span<const std::byte* const> rows) {
+                                std::span<const std::byte* const> rows, ThreadPool* pool) {
   std::vector<std::byte*> at(keys.size());
   std::vector<uint8_t> added(keys.size());
-  const absl::Status written = store_->InsertOrAssign(keys, rows, at, added);
+  const absl::Status written = store_->InsertOrAssign(keys, rows, at, added, pool);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (added[i] == 0) at[i] = nullptr;
   }

@@ -45,8 +45,9 @@ class DeviceIndex {
 
   // The rows of these keys, distinct ones, lie there now; nulls are passed over.
   absl::Status InsertOrAssign(std::span<const RowKey> keys, std::span<std::byte* const> rows);
-  // Writes rows to the store, and learns where the new ones lie.
-  absl::Status Write(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
+  // Writes rows to the store, over `pool` (or null), and learns where the new ones lie.
+  absl::Status Write(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
+                     ThreadPool* pool = nullptr);
   // Call before the keys are erased from the store. Distinct.
   absl::Status Erase(std::span<const RowKey> keys);
 

@@ -39,6 +39,20 @@ const TieredTableSpec& InitialRows::SpecOf(uint32_t table) const {
   HOTROW_CHECK(false);
 }
 
+absl::Status InitialRows::Enqueue(const ExecContext& here, uint32_t table, const uint64_t* keys,
+                                  int64_t n, std::byte* const* rows) const {
+  const TieredTableSpec& spec = SpecOf(table);
+  return InitRows(here, {.initializer = spec.initializer,
+                         .layout = &spec.layout,
+                         .initial_accumulator = spec.optimizer.initial_accumulator,
+                         .optimizer = spec.optimizer.kind,
+                         .seed = seed_,
+                         .table = spec.table,
+                         .num_rows = n,
+                         .keys = keys,
+                         .rows = rows});
+}
+
 absl::Status InitialRows::Write(const ExecContext& ctx, std::span<const RowKey> keys,
                                 std::span<std::byte* const> rows) const {
   std::vector<uint64_t> raw;
@@ -48,17 +62,8 @@ absl::Status InitialRows::Write(const ExecContext& ctx, std::span<const RowKey> 
     while (end < n && keys[end].table == keys[begin].table) ++end;
     raw.resize(end - begin);
     for (int64_t i = begin; i < end; ++i) raw[i - begin] = keys[i].key;
-    const TieredTableSpec& spec = SpecOf(keys[begin].table);
     HOTROW_RETURN_IF_ERROR(
-        InitRows(ctx.OnHost(), {.initializer = spec.initializer,
-                                .layout = &spec.layout,
-                                .initial_accumulator = spec.optimizer.initial_accumulator,
-                                .optimizer = spec.optimizer.kind,
-                                .seed = seed_,
-                                .table = spec.table,
-                                .num_rows = end - begin,
-                                .keys = raw.data(),
-                                .rows = rows.data() + begin}));
+        Enqueue(ctx.OnHost(), keys[begin].table, raw.data(), end - begin, rows.data() + begin));
     begin = end;
   }
   return absl::OkStatus();

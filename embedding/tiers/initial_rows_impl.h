@@ -23,6 +23,13 @@ class InitialRows {
   // Writes the initial row of keys[i] to rows[i], host memory. Keys are grouped by table.
   absl::Status Write(const ExecContext& ctx, std::span<const RowKey> keys,
                      std::span<std::byte* const> rows) const;
+  // Whether a device writes the same bits: not those of InitializerKind::kNormal, see InitRows.
+  bool DeviceWrites(uint32_t table) const {
+    return SpecOf(table).initializer.kind != InitializerKind::kNormal;
+  }
+  // Enqueues on `here` the same for keys of that one table; memory that the device reaches.
+  absl::Status Enqueue(const ExecContext& here, uint32_t table, const uint64_t* keys, int64_t n,
+                       std::byte* const* rows) const;
   // Whether no step has changed this row of host memory since Write.
   bool IsInitial(const RowKey& key, const std::byte* row) const;
 

@@ -28,6 +28,8 @@ absl::StatusOr<RowInflow::Area> RowInflow::CreateArea(Device device, int64_t row
       area.rows, SharedBuffer<std::byte>::Create(rows * row_bytes, {device, HugePages::kTry}));
   HOTROW_ASSIGN_OR_RETURN(area.from, SharedBuffer<std::byte*>::Create(rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(area.to, SharedBuffer<std::byte*>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(area.made_keys, SharedBuffer<uint64_t>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(area.made_rows, SharedBuffer<std::byte*>::Create(rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(area.arrived, DeviceEvent::Create(device));
   return area;
 }
@@ -84,22 +86,20 @@ absl::Status RowInflow::Fill(const ExecContext& ctx, StepRows* step,
   HOTROW_CHECK(n <= step->miss_keys.size() - step->sent);
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
   if (n == 0) return absl::OkStatus();
-  Area* const area = cache_->staged() ? &areas_[next_area_] : nullptr;
-  absent_keys_.clear();
-  absent_rows_.clear();
-  for (size_t i = 0; i < n; ++i) {
-    if (found[i] != 0) continue;
-    absent_keys_.push_back(step->miss_keys[step->sent + i]);
-    absent_rows_.push_back(area == nullptr
-                               ? step->miss_rows[step->sent + i]
-                               : area->rows.data() + static_cast<int64_t>(i) * row_bytes_);
-  }
-  HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
-  if (area == nullptr) {
+  if (!cache_->staged()) {
+    absent_keys_.clear();
+    absent_rows_.clear();
+    for (size_t i = 0; i < n; ++i) {
+      if (found[i] != 0) continue;
+      absent_keys_.push_back(step->miss_keys[step->sent + i]);
+      absent_rows_.push_back(step->miss_rows[step->sent + i]);
+    }
+    HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
     Count(step, found);
     return End(step, n);
   }
-  std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, area->to.data());
+  Area* const area = &areas_[next_area_];
+  HOTROW_RETURN_IF_ERROR(PrepareArea(ctx, *step, found, area));
   HOTROW_RETURN_IF_ERROR(
       stream_.Run(ctx, [args = ScatterRowsArgs{.input = area->rows.data(),
                                                .input_stride = row_bytes_,
@@ -108,7 +108,46 @@ absl::Status RowInflow::Fill(const ExecContext& ctx, StepRows* step,
                                                .rows = area->to.data()}](const ExecContext& here) {
         return ScatterRows(here, args);
       }));
+  HOTROW_RETURN_IF_ERROR(EnqueueMade(ctx, *area));
   return Send(step, found, area);
+}
+
+absl::Status RowInflow::PrepareArea(const ExecContext& ctx, const StepRows& step,
+                                    std::span<const uint8_t> found, Area* area) {
+  const auto n = std::ssize(found);
+  std::copy_n(step.miss_rows.begin() + static_cast<int64_t>(step.sent), n, area->to.data());
+  absent_keys_.clear();
+  absent_rows_.clear();
+  made_.clear();
+  int64_t made = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (found[static_cast<size_t>(i)] != 0) continue;
+    const RowKey& key = step.miss_keys[step.sent + static_cast<size_t>(i)];
+    if (made_.empty() || made_.back().table != key.table) {
+      if (!initial_rows_->DeviceWrites(key.table)) {
+        absent_keys_.push_back(key);
+        absent_rows_.push_back(area->rows.data() + i * row_bytes_);
+        continue;
+      }
+      made_.push_back({key.table, made, made});
+    }
+    area->made_keys[made] = key.key;
+    area->made_rows[made] = area->to[i];
+    area->to[i] = nullptr;
+    made_.back().end = ++made;
+  }
+  return initial_rows_->Write(ctx, absent_keys_, absent_rows_);
+}
+
+absl::Status RowInflow::EnqueueMade(const ExecContext& ctx, const Area& area) {
+  for (const Run& run : made_) {
+    HOTROW_RETURN_IF_ERROR(stream_.Run(
+        ctx, [initial_rows = initial_rows_, run, keys = area.made_keys.data() + run.begin,
+              rows = area.made_rows.data() + run.begin](const ExecContext& here) {
+          return initial_rows->Enqueue(here, run.table, keys, run.end - run.begin, rows);
+        }));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RowInflow::EnqueueMove(const ExecContext& here, std::byte* const* from, int64_t n,
@@ -170,7 +209,7 @@ absl::Status RowInflow::ArriveKnown(StepRows* step) {
   return absl::OkStatus();
 }
 
-// The GPU reads rows where the store keeps them, and their initial rows from staging.
+// The GPU reads rows where the store keeps them, and from staging initial rows that it cannot make.
 absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
   HOTROW_RETURN_IF_ERROR(SendKnown(ctx, step));
@@ -186,22 +225,21 @@ absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
     HOTROW_RETURN_IF_ERROR(FindInPlace(ctx, in_place_, keys, from, kPieceGrain));
     // The next time the device knows.
     if (index_ != nullptr) HOTROW_RETURN_IF_ERROR(index_->InsertOrAssign(keys, from));
-    absent_keys_.clear();
-    absent_rows_.clear();
-    found.assign(static_cast<size_t>(n), 1);
+    found.resize(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
-      if (from[i] != nullptr) continue;
-      found[i] = 0;
-      from[i] = area.rows.data() + i * row_bytes_;
-      absent_keys_.push_back(keys[i]);
-      absent_rows_.push_back(from[i]);
+      found[static_cast<size_t>(i)] = area.from[i] != nullptr ? 1 : 0;
     }
-    HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
-    std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, area.to.data());
+    HOTROW_RETURN_IF_ERROR(PrepareArea(ctx, *step, found, &area));
+    for (int64_t i = 0; i < n && !absent_keys_.empty(); ++i) {
+      if (area.from[i] == nullptr && area.to[i] != nullptr) {
+        area.from[i] = area.rows.data() + i * row_bytes_;
+      }
+    }
     HOTROW_RETURN_IF_ERROR(stream_.Run(
         ctx, [this, from = from.data(), n, to = area.to.data()](const ExecContext& here) {
           return EnqueueMove(here, from, n, to);
         }));
+    HOTROW_RETURN_IF_ERROR(EnqueueMade(ctx, area));
     HOTROW_RETURN_IF_ERROR(Send(step, found, &area));
   }
   return ArriveAll(step);

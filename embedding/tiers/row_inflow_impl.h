@@ -30,9 +30,10 @@ namespace hotrow::internal {
 //
 // Staged:  rows are read into one of two areas of page-locked memory, or where they lie in a
 //          HostStore, and travel on a stream of their own while the next are read into the other
-//          area. The rows of one step are on their way at a time. Those that the device has found
-//          by itself (StepProbe's known ones) set out first, all of them; the host looks the others
-//          up meanwhile.
+//          area. Initial rows are made on the device, where they have the bits of the host there.
+//          The rows of one step are on their way at a time. Those that the device has found by
+//          itself (StepProbe's known ones) set out first, all of them; the host looks the others up
+//          meanwhile.
 // Threads: one at a time calls all but counts, misses and rows_read, which any thread may call.
 class RowInflow {
  public:
@@ -63,7 +64,9 @@ class RowInflow {
   struct Area {
     SharedBuffer<std::byte> rows;   // [staging_rows_, row_bytes_]
     SharedBuffer<std::byte*> from;  // [staging_rows_]
-    SharedBuffer<std::byte*> to;    // [staging_rows_]
+    SharedBuffer<std::byte*> to;    // [staging_rows_]; null: made there
+    SharedBuffer<uint64_t> made_keys;    // [staging_rows_] of rows that the device makes,
+    SharedBuffer<std::byte*> made_rows;  // and where
     DeviceEvent arrived;
     size_t size = 0;  // so many are on their way
   };
@@ -86,6 +89,12 @@ class RowInflow {
   // bus are in flight together.
   absl::Status EnqueueMove(const ExecContext& here, std::byte* const* from, int64_t n,
                            std::byte* const* to);
+  // Staged: the next misses, of which found[i] says whether the store has them. Sets area->to;
+  // null, where the device makes the row. Writes the other initial rows to area->rows.
+  absl::Status PrepareArea(const ExecContext& ctx, const StepRows& step,
+                           std::span<const uint8_t> found, Area* area);
+  // What PrepareArea has left to the device.
+  absl::Status EnqueueMade(const ExecContext& ctx, const Area& area);
   // The rows of an area were enqueued on stream_.
   absl::Status Send(StepRows* step, std::span<const uint8_t> found, Area* area);
   // The next misses were sent on their way, or have their bytes: counts them.
@@ -110,6 +119,11 @@ class RowInflow {
   std::vector<std::byte*> absent_rows_;
   std::vector<int64_t> filled_slots_;
   // Staged.
+  struct Run {
+    uint32_t table;
+    int64_t begin, end;  // of Area::made_keys
+  };
+  std::vector<Run> made_;  // of the area that is prepared
   int64_t staging_rows_ = 0;
   DeviceStream stream_;
   std::vector<Area> areas_;           // 2 that take turns

@@ -27,12 +27,11 @@ absl::StatusOr<RowOutflow::Chunk> CreateChunk(Device device, int64_t rows, int64
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(GuardedCache* cache, RowStore* store,
-                                                               DeviceIndex* index,
-                                                               const InitialRows* initial_rows,
-                                                               const CacheBuffers& buffers,
-                                                               int64_t row_bytes) {
-  std::unique_ptr<RowOutflow> outflow(new RowOutflow(cache, store, index, initial_rows, row_bytes));
+absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(
+    GuardedCache* cache, RowStore* store, HostStore* in_place, DeviceIndex* index,
+    const InitialRows* initial_rows, const CacheBuffers& buffers, int64_t row_bytes) {
+  std::unique_ptr<RowOutflow> outflow(
+      new RowOutflow(cache, store, in_place, index, initial_rows, row_bytes));
   outflow->staging_rows_ = buffers.staging_rows;
   for (int64_t i = 0; i < (cache->staged() ? kStagingAreas : 1); ++i) {
     HOTROW_ASSIGN_OR_RETURN(Chunk chunk,
@@ -44,7 +43,7 @@ absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(GuardedCache* cac
 }
 
 absl::Status RowOutflow::Append(std::span<const RowKey> keys,
-                                std::span<const std::byte* const> rows) {
+                                std::span<const std::byte* const> rows, ThreadPool* pool) {
   std::vector<RowKey> changed_keys;
   std::vector<const std::byte*> changed_rows;
   if (has_erased_.load(std::memory_order_relaxed)) {
@@ -56,16 +55,17 @@ absl::Status RowOutflow::Append(std::span<const RowKey> keys,
     keys = changed_keys;
     rows = changed_rows;
   }
-  HOTROW_RETURN_IF_ERROR(index_ != nullptr ? index_->Write(keys, rows)
-                                           : store_->InsertOrAssign(keys, rows));
+  HOTROW_RETURN_IF_ERROR(index_ != nullptr      ? index_->Write(keys, rows, pool)
+                         : in_place_ != nullptr ? in_place_->InsertOrAssign(keys, rows, pool)
+                                                : store_->InsertOrAssign(keys, rows));
   rows_written_.fetch_add(static_cast<int64_t>(keys.size()), std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
-absl::Status RowOutflow::WriteBack(TraceRecorder* trace) {
+absl::Status RowOutflow::WriteBack(const ExecContext& ctx) {
   if (pending_keys_.empty()) return absl::OkStatus();
-  TraceSpan span(trace, "write_back");
-  HOTROW_RETURN_IF_ERROR(Append(pending_keys_, pending_rows_));
+  TraceSpan span(ctx.trace, "write_back");
+  HOTROW_RETURN_IF_ERROR(Append(pending_keys_, pending_rows_, ctx.pool));
   pending_keys_.clear();
   pending_rows_.clear();
   return absl::OkStatus();
@@ -90,7 +90,7 @@ absl::Status RowOutflow::WriteBackHeld() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
+absl::StatusOr<int64_t> RowOutflow::MakeRoom(const ExecContext& ctx, int64_t keys,
                                              std::unique_lock<std::mutex>* order,
                                              std::unique_lock<std::mutex>* lock) {
   for (;;) {
@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
     if (!holding_ && held_.size() > 0) {
       lock->unlock();
       // What was evicted before a row was held back is older.
-      HOTROW_RETURN_IF_ERROR(WriteBack(trace));
+      HOTROW_RETURN_IF_ERROR(WriteBack(ctx));
       HOTROW_RETURN_IF_ERROR(WriteBackHeld());
       lock->lock();
     }
@@ -114,10 +114,10 @@ absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
         std::min({keys, staging_rows_, CeilDiv(held_.capacity(), kMinSnapshotRows)});
     if (free >= wanted) return std::min(staging_rows_, free);
     lock->unlock();
-    HOTROW_RETURN_IF_ERROR(WriteBack(trace));
+    HOTROW_RETURN_IF_ERROR(WriteBack(ctx));
     order->unlock();
     lock->lock();
-    TraceSpan span(trace, "wait_for_snapshot");
+    TraceSpan span(ctx.trace, "wait_for_snapshot");
     const int64_t begin = NowNanos();
     let_go_.wait(*lock, [&] { return !holding_; });
     counts_.Add({.evict_waits = 1, .evict_wait_ns = NowNanos() - begin});

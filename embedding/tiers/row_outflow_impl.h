@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
 #include "base/device_stream.h"
+#include "base/exec_context.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
 #include "embedding/tiers/cache_buffers_impl.h"
@@ -23,13 +24,10 @@
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/shared_counts_impl.h"
 #include "embedding/tiers/tiered_table.h"
+#include "store/host/host_store.h"
 #include "store/row_store.h"
 
-namespace hotrow {
-
-class TraceRecorder;
-
-namespace internal {
+namespace hotrow::internal {
 
 // RowOutflow takes rows that leave a cache down to the store: those that a chunk of keys evicts
 // wait in the chunk until they are written.
@@ -62,9 +60,10 @@ class RowOutflow {
     int64_t hold = 0;  // RowOutflow::hold when the keys were sent
   };
 
-  // Not owned: all outlive this. index: null, or what is to know where the store keeps rows.
+  // Not owned: all outlive this. in_place: null, or the store, whose rows several threads write at
+  // once. index: null, or what is to know where it keeps them.
   static absl::StatusOr<std::unique_ptr<RowOutflow>> Create(GuardedCache* cache, RowStore* store,
-                                                            DeviceIndex* index,
+                                                            HostStore* in_place, DeviceIndex* index,
                                                             const InitialRows* initial_rows,
                                                             const CacheBuffers& buffers,
                                                             int64_t row_bytes);
@@ -73,13 +72,13 @@ class RowOutflow {
 
   // --- With Lock()
 
-  // What was evicted; before rows that were held back, which are newer.
-  absl::Status WriteBack(TraceRecorder* trace = nullptr);
+  // What was evicted, over ctx.pool; before rows that were held back, which are newer.
+  absl::Status WriteBack(const ExecContext& ctx = {});
   absl::Status WriteBackHeld();
   // How many of the next `keys` keys may be sent to the cache: there is room for whatever they
   // evict. Returns with *lock, of the cache's mutex, taken. May give *order up for a moment, and
   // waits without it for a snapshot.
-  absl::StatusOr<int64_t> MakeRoom(int64_t keys, TraceRecorder* trace,
+  absl::StatusOr<int64_t> MakeRoom(const ExecContext& ctx, int64_t keys,
                                    std::unique_lock<std::mutex>* order,
                                    std::unique_lock<std::mutex>* lock);
   // Staged there are several, which take turns: one is at work while the rows of the other are
@@ -111,20 +110,24 @@ class RowOutflow {
   // --- Any thread
 
   SnapshotCounts snapshot_counts() const { return counts_.Get(); }  // those of evicted rows
-  absl::Status Append(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
+  // Over `pool`, or null.
+  absl::Status Append(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
+                      ThreadPool* pool = nullptr);
   int64_t rows_written() const { return rows_written_.load(std::memory_order_relaxed); }
 
  private:
-  RowOutflow(GuardedCache* cache, RowStore* store, DeviceIndex* index,
+  RowOutflow(GuardedCache* cache, RowStore* store, HostStore* in_place, DeviceIndex* index,
              const InitialRows* initial_rows, int64_t row_bytes)
       : cache_(cache),
         store_(store),
+        in_place_(in_place),
         index_(index),
         initial_rows_(initial_rows),
         row_bytes_(row_bytes) {}
 
   GuardedCache* const cache_;
   RowStore* const store_;
+  HostStore* const in_place_;
   DeviceIndex* const index_;
   const InitialRows* const initial_rows_;
   const int64_t row_bytes_;
@@ -148,7 +151,6 @@ class RowOutflow {
   std::atomic<int64_t> rows_written_{0};
 };
 
-}  // namespace internal
-}  // namespace hotrow
+}  // namespace hotrow::internal
 
 #endif  // HOTROW_EMBEDDING_TIERS_ROW_OUTFLOW_IMPL_H_

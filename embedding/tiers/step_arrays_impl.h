@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "base/device_memory.h"
 #include "base/device_stream.h"
-#include "base/shared_allocator.h"
 #include "base/status_macros.h"
 
 namespace hotrow::internal {
@@ -40,10 +39,10 @@ class StepArrays {
   size_t Add(const std::vector<T, Allocator>& array) {
     return Add(std::span<const T>(array));
   }
-  // One in SharedMemory, from where it travels. It must stay until the copies are there.
+  // One in page-locked memory, from where it travels. It must stay until the copies are there.
   template <typename T>
-  size_t AddShared(const SharedVector<T>& array) {
-    return AddBytes(std::as_bytes(std::span<const T>(array)), /*shared=*/true);
+  size_t AddShared(std::span<const T> array) {
+    return AddBytes(std::as_bytes(array), /*shared=*/true);
   }
 
   // Enqueues the copies.

@@ -51,6 +51,7 @@ struct TieredTableOptions {
   // Staged, over a HostStore: memory of the device, beside cache_bytes, that finds rows of the
   // store; 0: the host finds them all.
   int64_t index_bytes = 0;
+  ThreadPool* pool = nullptr;  // of Flush; null: the caller's thread alone. Outlives the table
 };
 
 // The keys of one training step in one TieredTable, from Place to Release. The owner keeps it, the

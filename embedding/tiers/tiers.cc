@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
     TieredTableOptions table_options;
     table_options.seed = options.seed;
     table_options.place = place;
+    table_options.pool = pool;
     table_options.cache_bytes = cache_budget > 0 ? width.cache_bytes : 0;
     table_options.cache_policy = options.cache.policy;
     table_options.index_bytes = width.index_bytes;

@@ -53,7 +53,8 @@ struct TierStep {
 // Errors:  those of TieredTable and of the store.
 class Tiers final : public SnapshotRows {
  public:
-  // Opens the store that the options name. pool: threads for that; null: the caller's alone.
+  // Opens the store that the options name. pool: threads for that, and for Flush; null: the
+  // caller's alone. It outlives the tiers.
   // ResourceExhausted when a cache budget is too small.
   static absl::StatusOr<std::unique_ptr<Tiers>> Create(const EmbeddingCollectionOptions& options,
                                                        const Plan& plan, CachePlace place,
@@ -116,6 +117,7 @@ class Tiers final : public SnapshotRows {
   // The caches are out of the host's reach, or are to behave as if they were.
   bool staged() const { return place_.staged; }
   RowStore* store() const override { return store_.store.get(); }
+  HostStore* host_store() const { return store_.host; }  // the same, where it is in memory, or null
   // ResourceExhausted: what a step has that finds no room though it is alone. `alone`: of one rank.
   absl::Status NoRoomError(const StepKeys& keys, int64_t batch_size, bool alone) const;
   // Adds the tiers, and what they count of the rest. The tables are there, in the order of the

@@ -24,8 +24,8 @@
 // Buffers: texts that the library makes go into buffers of the caller. *needed (may be NULL) is
 //          their size with the NUL; OUT_OF_RANGE when `size` is below it, and then nothing is
 //          written and nothing else was done.
-// Memory:  what a call takes may be freed when it returns. *_destroy ends what *_create and *_open
-//          make, and takes NULL, too.
+// Memory:  what a call takes may be freed when it returns, but for *_in_place. *_destroy ends what
+//          *_create and *_open make, and takes NULL, too.
 // Threads: calls of one collection, with its steps, wait for each other, so any thread may make
 //          them; those of a scorer run at once. A callback must not call what called it
 //          (FAILED_PRECONDITION). A handle is destroyed while no other thread uses it.
@@ -335,6 +335,16 @@ typedef struct hotrow_step hotrow_step;
 // without waiting for that. Steps are looked up and updated in this order. Collective.
 hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch* batch,
                               hotrow_step** step);
+// The same without a copy: arrays that have the library's form are read where they lie, and stay
+// as they are until release(user) is called: ids and offsets of 64 bits and weights, all features
+// in one array; of features apart ids and weights, where those of all features lie end to end. On a
+// GPU page-locked ones alone. The structs themselves may be freed at once. release is called once,
+// whatever this returns: when the step ends, or at once where nothing has to stay, by the call that
+// ends it and on its thread; it must call nothing of the collection. NULL: the arrays stay until
+// the step has been updated or destroyed, or its collection was.
+typedef void (*hotrow_release_fn)(void* user);
+hotrow_status hotrow_prefetch_in_place(hotrow_collection* collection, const hotrow_batch* batch,
+                                       hotrow_release_fn release, void* user, hotrow_step** step);
 // Forward, after the update of the step before. pooled: [B, pooled_dim], NULL where no feature is
 // pooled. unpooled: [N of the feature, D] for each feature with pooling "none". Collective.
 hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,

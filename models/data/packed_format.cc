@@ -224,7 +224,7 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
       labels_.push_back(label != 0);
     }
   }
-  const auto copy = [&](const std::vector<float>& from, int64_t each, std::vector<float>* to) {
+  const auto copy = [&](std::span<const float> from, int64_t each, std::vector<float>* to) {
     to->insert(to->end(), from.begin() + begin * each, from.begin() + end * each);
   };
   copy(batch.dense, num_dense_, &dense_);

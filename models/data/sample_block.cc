@@ -98,7 +98,7 @@ constexpr int64_t kTile = 16;
 
 // Sets offsets[f*B + b + 1] to the length of the bag, then sums them up; returns N.
 int64_t FillOffsets(std::span<const SampleRef> samples, int64_t num_features,
-                    std::vector<int64_t>* offsets) {
+                    SharedVector<int64_t>* offsets) {
   const auto batch_size = static_cast<int64_t>(samples.size());
   offsets->resize(static_cast<size_t>(num_features * batch_size + 1));
   const bool single = std::all_of(samples.begin(), samples.end(), [](const SampleRef& sample) {

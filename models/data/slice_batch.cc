@@ -6,8 +6,8 @@ namespace hotrow {
 namespace {
 
 // Elements [begin, end) of `from`; none of an empty one.
-template <typename T>
-void AssignRange(const std::vector<T>& from, int64_t begin, int64_t end, std::vector<T>* to) {
+template <typename Vector>
+void AssignRange(const Vector& from, int64_t begin, int64_t end, Vector* to) {
   if (from.empty()) {
     to->clear();
   } else {
@@ -15,8 +15,8 @@ void AssignRange(const std::vector<T>& from, int64_t begin, int64_t end, std::ve
   }
 }
 
-template <typename T>
-void AppendRange(const std::vector<T>& from, int64_t begin, int64_t end, std::vector<T>* to) {
+template <typename Vector>
+void AppendRange(const Vector& from, int64_t begin, int64_t end, Vector* to) {
   if (!from.empty()) to->insert(to->end(), from.begin() + begin, from.begin() + end);
 }
 

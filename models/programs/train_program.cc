@@ -129,19 +129,19 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
   std::vector<std::pair<std::string, std::string>> ideas;
   const TrainerOptions& options = flags.options;
   const bool on_disk = options.store != StoreKind::kMemory;
-  int64_t row_bytes = 0;
-  for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
   if (!options.checkpoint_dir.empty()) {
     if (report.stopped_by_signal != 0) {
       ideas.emplace_back(set.CommandLineWith("resume", "true"), "go on where this stopped");
     }
   } else if (on_disk) {
     // The store has rows now: the same command is refused.
+  } else if (!report.has_digest()) {
+    // Nothing says how many rows there are, or that they are the same.
   } else if (report.device_cache_bytes > 0) {
     ideas.emplace_back(set.CommandLineWith("device_cache_bytes", "min"),
                        "the smallest cache that works: same bits, see tables_hash");
   } else if (report.cache_bytes == 0) {
-    const int64_t tenth_mib = std::max<int64_t>(row_bytes / 10 >> 20, 1);
+    const int64_t tenth_mib = std::max<int64_t>(report.row_bytes() / 10 >> 20, 1);
     ideas.emplace_back(set.CommandLineWith("cache_bytes", absl::StrCat(tenth_mib, "MiB")),
                        "through a cache for a tenth of the rows: same bits, see tables_hash");
   } else {
@@ -151,7 +151,7 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
     if (lru && !flags.data.starts_with("synthetic") && options.record_trace.empty()) {
       ideas.emplace_back(set.CommandLineWith("record_trace", "accesses.trace"),
                          "what is looked up; `hotrow trace` tells what other caches would hit");
-    } else if (lru && report.cache_bytes < row_bytes / 10) {
+    } else if (lru && report.cache_bytes < report.row_bytes() / 10) {
       // Where it was measured to hit more often, see bench/results/cache_policies.md.
       ideas.emplace_back(
           set.CommandLineWith("cache_policy", std::string(CachePolicyName(CachePolicy::kSieve))),

@@ -13,7 +13,7 @@ BatchPipeline::BatchPipeline(DataSource* data, const BatchReaderOptions& options
 absl::Status BatchPipeline::Prefetch(BatchInFlight* batch) {
   if (batch->item->ends_epoch()) return absl::OkStatus();
   TraceSpan span(trace_, "prefetch");
-  HOTROW_ASSIGN_OR_RETURN(batch->step, tables_.Prefetch(batch->item->batch.sparse()));
+  HOTROW_ASSIGN_OR_RETURN(batch->step, tables_.Prefetch(batch->item->batch.sparse(), batch->item));
   return absl::OkStatus();
 }
 
@@ -37,7 +37,6 @@ absl::Status BatchPipeline::Fill() {
 
 void BatchPipeline::Pop() {
   if (!front().item->ends_epoch()) --outstanding_;
-  reader_.Recycle(std::move(front().item));
   batches_.pop_front();
 }
 

@@ -15,12 +15,13 @@ namespace hotrow {
 
 // A batch between its prefetch and its update; the end of an epoch has no step.
 struct BatchInFlight {
-  std::unique_ptr<BatchReader::Item> item;
+  std::shared_ptr<BatchReader::Item> item;
   EmbeddingStep step;
 };
 
 // The batches of training on their way to the step: read, and their rows prefetched a bounded
-// number of steps ahead. Destroying it cancels the steps that wait.
+// number of steps ahead. A batch lies where it was read until its step has ended. Destroying it
+// cancels the steps that wait.
 //
 // Threads: one call at a time, on the thread that calls the collection.
 // Errors:  those of the data source and of EmbeddingCollection::Prefetch.

@@ -1,5 +1,6 @@
 #include "models/train/batch_reader.h"
 
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -12,14 +13,15 @@
 namespace hotrow {
 
 BatchReaderOptions ReaderOptions(Split split, int64_t batch_size, int32_t rank, int32_t world_size,
-                                 const ThreadPool* pool) {
+                                 const ExecContext& ctx) {
   constexpr int32_t kReadAhead = 2;  // batches: one being made while one waits
-  const bool has_spare_thread = pool != nullptr && pool->num_threads() > 1;
+  const bool has_spare_thread = ctx.pool != nullptr && ctx.pool->num_threads() > 1;
   return {.split = split,
           .batch_size = batch_size,
           .rank = rank,
           .world_size = world_size,
-          .read_ahead = has_spare_thread ? kReadAhead : 0};
+          .read_ahead = has_spare_thread ? kReadAhead : 0,
+          .device = ctx.device};
 }
 
 BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
@@ -44,22 +46,27 @@ BatchReader::~BatchReader() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::unique_ptr<BatchReader::Item> BatchReader::NewItem() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (free_.empty()) return std::make_unique<Item>();
-  std::unique_ptr<Item> item = std::move(free_.back());
-  free_.pop_back();
-  return item;
+std::shared_ptr<BatchReader::Item> BatchReader::NewItem() {
+  std::unique_ptr<Item> item;
+  {
+    const std::lock_guard<std::mutex> lock(spares_->mutex);
+    if (!spares_->items.empty()) {
+      item = std::move(spares_->items.back());
+      spares_->items.pop_back();
+    }
+  }
+  if (item == nullptr) {
+    item = std::make_unique<Item>();
+    item->batch = CtrBatch::For(options_.device);
+  }
+  return std::shared_ptr<Item>(item.release(), [spares = spares_](Item* used) {
+    const std::lock_guard<std::mutex> lock(spares->mutex);
+    spares->items.emplace_back(used);
+  });
 }
 
-void BatchReader::Recycle(std::unique_ptr<Item> item) {
-  if (item == nullptr) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  free_.push_back(std::move(item));
-}
-
-absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
-  if (epoch_ >= options_.epochs) return std::unique_ptr<Item>();
+absl::StatusOr<std::shared_ptr<BatchReader::Item>> BatchReader::ReadOne() {
+  if (epoch_ >= options_.epochs) return std::shared_ptr<Item>();
   TraceSpan span(options_.trace, "read");
   if (reader_ == nullptr) {
     const bool first = epoch_ == options_.first_epoch;
@@ -67,7 +74,7 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
         reader_, data_->OpenSplit(options_.split, epoch_, first ? options_.first_sample : 0));
     batches_in_epoch_ = first ? options_.first_batch : 0;
   }
-  std::unique_ptr<Item> item = NewItem();
+  std::shared_ptr<Item> item = NewItem();
   item->epoch = epoch_;
   item->batch.batch_size = 0;
   item->global_batch_size = 0;
@@ -75,7 +82,12 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
   item->global_labels.clear();
   item->global_true_probability.clear();
   if (options_.limit_batches == 0 || batches_in_epoch_ < options_.limit_batches) {
-    HOTROW_RETURN_IF_ERROR(ReadBatch(item.get()));
+    try {
+      HOTROW_RETURN_IF_ERROR(ReadBatch(item.get()));
+    } catch (const std::bad_alloc&) {  // page-locked memory may be refused while there is other
+      return absl::ResourceExhaustedError(
+          "no memory for a batch of the data; lower the batch size, or raise `ulimit -l`");
+    }
   }
   ++batches_in_epoch_;
   if (item->ends_epoch()) {
@@ -108,7 +120,7 @@ absl::Status BatchReader::ReadBatch(Item* item) {
 
 void BatchReader::Run() {
   while (true) {
-    absl::StatusOr<std::unique_ptr<Item>> item = ReadOne();
+    absl::StatusOr<std::shared_ptr<Item>> item = ReadOne();
     std::unique_lock<std::mutex> lock(mutex_);
     if (!item.ok() || *item == nullptr) {
       status_ = item.status();
@@ -125,10 +137,10 @@ void BatchReader::Run() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::Next() {
+absl::StatusOr<std::shared_ptr<BatchReader::Item>> BatchReader::Next() {
   if (options_.read_ahead == 0) {
     if (!status_.ok()) return status_;
-    absl::StatusOr<std::unique_ptr<Item>> item = ReadOne();
+    absl::StatusOr<std::shared_ptr<Item>> item = ReadOne();
     status_ = item.status();
     return item;
   }
@@ -136,9 +148,9 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::Next() {
   changed_.wait(lock, [this] { return ended_ || !ready_.empty(); });
   if (ready_.empty()) {
     if (!status_.ok()) return status_;
-    return std::unique_ptr<Item>();
+    return std::shared_ptr<Item>();
   }
-  std::unique_ptr<Item> item = std::move(ready_.front());
+  std::shared_ptr<Item> item = std::move(ready_.front());
   ready_.pop_front();
   lock.unlock();
   changed_.notify_all();

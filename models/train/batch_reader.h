@@ -11,12 +11,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device.h"
+#include "base/exec_context.h"
+#include "base/shared_allocator.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/data_source.h"
 
 namespace hotrow {
 
-class ThreadPool;
 class TraceRecorder;
 
 struct BatchReaderOptions {
@@ -35,20 +37,22 @@ struct BatchReaderOptions {
   bool keep_global_labels = false;  // fills Item::global_labels and global_true_probability
   // Batches read ahead on a thread of the reader's own; 0: Next reads on the caller's thread.
   int32_t read_ahead = 0;
+  Device device = Device::kCpu;  // copies to it read batches where they lie
   TraceRecorder* trace = nullptr;
 };
 
-// Options to read a rank's batches. One batch is read ahead if the pool has a spare thread; null:
+// Options to read a rank's batches. One batch is read ahead if ctx.pool has a spare thread; null:
 // it has none.
 BatchReaderOptions ReaderOptions(Split split, int64_t batch_size, int32_t rank, int32_t world_size,
-                                 const ThreadPool* pool);
+                                 const ExecContext& ctx);
 
 // Reads a split, epoch after epoch, a bounded number of batches ahead of its user. The data source
 // decides the order of the batches; reading ahead does not change it. Each of several ranks goes
 // through all global batches in the same order and hands out its own slice of each; positions and
 // limits count global batches and their samples.
 //
-// Threads: Next and Recycle belong to one thread.
+// Memory:  an item is used again once nobody has it any more. It may outlive the reader.
+// Threads: Next belongs to one thread; any may let go of an item.
 class BatchReader {
  public:
   struct Item {
@@ -58,7 +62,7 @@ class BatchReader {
     int64_t first_sample = 0;       // of the slice in the global batch
     // Of the global batch, with several ranks and if asked for; otherwise empty. The probability is
     // empty also if the data does not know it.
-    std::vector<float> global_labels;
+    SharedVector<float> global_labels;
     std::vector<float> global_true_probability;
 
     bool ends_epoch() const { return global_batch_size == 0; }
@@ -71,14 +75,18 @@ class BatchReader {
   BatchReader& operator=(const BatchReader&) = delete;
 
   // The next batch or end of an epoch; null when all epochs are done. Errors are sticky.
-  absl::StatusOr<std::unique_ptr<Item>> Next();
-  // Gives an item back to reuse its memory.
-  void Recycle(std::unique_ptr<Item> item);
+  absl::StatusOr<std::shared_ptr<Item>> Next();
 
  private:
-  absl::StatusOr<std::unique_ptr<Item>> ReadOne();
+  // Items that nobody has.
+  struct Spares {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Item>> items;
+  };
+
+  absl::StatusOr<std::shared_ptr<Item>> ReadOne();
   absl::Status ReadBatch(Item* item);
-  std::unique_ptr<Item> NewItem();
+  std::shared_ptr<Item> NewItem();
   void Run();
 
   DataSource* const data_;
@@ -89,11 +97,11 @@ class BatchReader {
   int64_t batches_in_epoch_ = 0;
   std::unique_ptr<DataReader> reader_;
   CtrBatch whole_;  // the global batch, where its labels are kept
+  const std::shared_ptr<Spares> spares_ = std::make_shared<Spares>();
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
-  std::deque<std::unique_ptr<Item>> ready_;
-  std::vector<std::unique_ptr<Item>> free_;
+  std::deque<std::shared_ptr<Item>> ready_;
   bool ended_ = false;  // no item will come after those in ready_
   bool stop_ = false;
   absl::Status status_;  // told once ready_ is empty

@@ -61,7 +61,7 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
   StepBuffers& buffers = parts_.buffers;
   RunRanks& ranks = parts_.ranks;
   BatchReaderOptions reader_options =
-      ReaderOptions(split, parts_.options.batch_size, ranks.rank(), ranks.world_size(), ctx.pool);
+      ReaderOptions(split, parts_.options.batch_size, ranks.rank(), ranks.world_size(), ctx);
   reader_options.keep_global_labels = ranks.many();
   BatchReader reader(&data_, reader_options);
   const int32_t num_tasks = parts_.model.num_tasks();
@@ -70,11 +70,11 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
   std::vector<float> labels;
   int64_t samples = 0;
   while (!ranks.stopped()) {
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader::Item> item, reader.Next());
+    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<BatchReader::Item> item, reader.Next());
     if (item == nullptr) break;
     const CtrBatch& batch = item->batch;
     if (!item->ends_epoch()) {
-      HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
+      HOTROW_RETURN_IF_ERROR(buffers.Bind(batch, item));
       HOTROW_RETURN_IF_ERROR(EvaluateTables(batch));
       HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
       HOTROW_RETURN_IF_ERROR(parts_.model.Forward(ctx,
@@ -89,7 +89,7 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
         return DivergedError(parts_.options, run_step, "model's prediction");
       }
       HOTROW_ASSIGN_OR_RETURN(const std::span<const float> all, GatherLogits(*item, logits));
-      const std::vector<float>& batch_labels = ranks.many() ? item->global_labels : batch.labels;
+      const std::span<const float> batch_labels = ranks.many() ? item->global_labels : batch.labels;
       const std::vector<float>& truth =
           ranks.many() ? item->global_true_probability : batch.true_probability;
       for (int32_t task = 0; task < num_tasks; ++task) {
@@ -102,7 +102,6 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
         labels.insert(labels.end(), batch_labels.begin(), batch_labels.end());
       }
     }
-    reader.Recycle(std::move(item));
     HOTROW_RETURN_IF_ERROR(checkpoints_.Poll());
     HOTROW_RETURN_IF_ERROR(ranks.AgreeOnStop());
   }

@@ -136,11 +136,10 @@ void AppendSpeed(const TrainReport& report, std::string* out) {
     AppendRow(out, "products", FormatCount(static_cast<int64_t>(report.unfused_products.size())),
               absl::StrCat("take a kernel more, the first: ", report.unfused_products.front()));
   }
-  int64_t row_bytes = 0;
-  for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
+  if (!report.has_digest()) return;
   AppendRow(out, "rows", FormatCount(report.rows()),
             absl::StrFormat("in %d tables, %s; %s unique keys a step", report.digest.tables.size(),
-                            FormatBytes(row_bytes),
+                            FormatBytes(report.row_bytes()),
                             FormatCount(report.tables.unique_keys /
                                         std::max<int64_t>(report.tables.steps, 1))));
 }
@@ -210,6 +209,12 @@ int64_t TrainReport::rows() const {
   return rows;
 }
 
+int64_t TrainReport::row_bytes() const {
+  int64_t bytes = 0;
+  for (const TableDigest& table : digest.tables) bytes += table.rows * table.row_bytes;
+  return bytes;
+}
+
 std::string ReportToJson(const TrainReport& report) {
   Json flags = Json::object();
   for (const auto& [name, value] : report.flags) {
@@ -266,9 +271,11 @@ std::string ReportToJson(const TrainReport& report) {
                              {"valid", MetricsJson(task.valid)},
                              {"test", MetricsJson(task.test)}});
   }
-  json["tables_hash"] = report.digest.hash.ToHex();
-  json["dense_hash"] = report.dense_hash;
-  json["rows"] = report.rows();
+  if (report.has_digest()) {
+    json["tables_hash"] = report.digest.hash.ToHex();
+    json["dense_hash"] = report.dense_hash;
+    json["rows"] = report.rows();
+  }
   json["peak_rss_bytes"] = report.peak_rss_bytes;
   json["unique_keys_per_step"] = Ratio(static_cast<double>(report.tables.unique_keys),
                                        static_cast<double>(report.tables.steps));
@@ -300,7 +307,7 @@ std::string ReportToJson(const TrainReport& report) {
   json["initialised_rows"] = report.tables.initialised_rows;
   json["admission_rejected"] = report.tables.admission_rejected_keys;
   json["expired_rows"] = report.tables.aged_rows + report.tables.dropped_rows;
-  json["tables"] = std::move(tables);
+  if (report.has_digest()) json["tables"] = std::move(tables);
   json["tiers"] = std::move(tiers);
   json["stages"] = std::move(stages);
   if (report.mrc.has_value()) json["mrc"] = CurvesJson(*report.mrc);

@@ -56,9 +56,10 @@ struct TrainReport {
   int64_t best_epoch = 0;  // of the best validation, from 1; 0 without early stopping
   int64_t best_step = 0;
   double best_auc = 0;  // of the data's true probabilities; 0: the data does not know them
+  // Empty with --digest=false; what comes of them is left out of the JSON and the summary then.
   std::string dense_hash;
-  int64_t peak_rss_bytes = 0;
   CollectionDigest digest;
+  int64_t peak_rss_bytes = 0;
   EmbeddingStats tables;             // of all ranks
   int64_t exchange_dense_bytes = 0;  // sent to sum dense gradients, by all ranks
   CheckpointStats checkpoints;
@@ -84,7 +85,9 @@ struct TrainReport {
   double samples_per_second() const {
     return train_seconds > 0 ? static_cast<double>(samples - resumed_samples) / train_seconds : 0;
   }
+  bool has_digest() const { return !dense_hash.empty(); }
   int64_t rows() const;
+  int64_t row_bytes() const;
 };
 
 std::string ReportToJson(const TrainReport& report);

@@ -1,6 +1,7 @@
 #include "models/train/step_buffers_impl.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/device_stream.h"
 #include "base/status_macros.h"
@@ -63,8 +64,9 @@ absl::Status StepBuffers::ReserveRows(size_t s, int64_t floats) {
   return rows.gradients.Reserve(size, memory);
 }
 
-absl::Status StepBuffers::Bind(const CtrBatch& batch) {
+absl::Status StepBuffers::Bind(const CtrBatch& batch, std::shared_ptr<const void> owner) {
   batch_size_ = batch.batch_size;
+  if (on_gpu()) HOTROW_RETURN_IF_ERROR(mailbox_->Keep(std::move(owner)));
   offsets_.clear();
   for (size_t s = 0; s < rows_.size(); ++s) {
     Rows& rows = rows_[s];

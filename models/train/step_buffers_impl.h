@@ -41,8 +41,8 @@ class StepBuffers {
                                                              const Shape& shape);
 
   // Before the others: makes room for the batch's rows that are not pooled. The batch must stay
-  // until the model is done with it.
-  absl::Status Bind(const CtrBatch& batch);
+  // until the model is done with it; on a GPU `owner` keeps it until copies have read it.
+  absl::Status Bind(const CtrBatch& batch, std::shared_ptr<const void> owner);
   // Where the tables write for the batch, and where they find the gradient of that.
   EmbeddingOutput output();
   EmbeddingGradient gradient();

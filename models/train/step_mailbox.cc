@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -29,8 +30,6 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(TakeBuffer(1, there, &out->step_));
   HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, there, &out->numbers_));
   for (Slot& slot : out->slots_) {
-    HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, here, &slot.dense.memory));
-    HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, here, &slot.labels.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.offsets_max, here, &slot.offsets.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(1, here, &slot.step.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, here, &slot.numbers));
@@ -42,6 +41,26 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
   return out;
 }
 
+absl::Status StepMailbox::Keep(std::shared_ptr<const void> owner) {
+  Slot& slot = in_hand();
+  for (InPlace* const upload : {&slot.dense, &slot.labels}) {
+    HOTROW_RETURN_IF_ERROR(upload->copied.Wait());
+    upload->items = {};
+  }
+  slot.owner = std::move(owner);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const float*> StepMailbox::Send(std::span<const float> items, InPlace* upload,
+                                               DeviceMemory<float>* to) {
+  HOTROW_CHECK(std::ssize(items) <= to->size());
+  upload->items = items;
+  HOTROW_RETURN_IF_ERROR(
+      EnqueueCopy(ctx_, to->data(), items.data(), static_cast<int64_t>(items.size_bytes())));
+  HOTROW_RETURN_IF_ERROR(upload->copied.Record(ctx_));
+  return to->data();
+}
+
 template <typename T>
 absl::StatusOr<const T*> StepMailbox::Send(std::span<const T> items, Upload<T>* upload,
                                            DeviceMemory<T>* to) {
@@ -50,7 +69,6 @@ absl::StatusOr<const T*> StepMailbox::Send(std::span<const T> items, Upload<T>* 
   // Evaluation, and a step that is tried again, use the same memory as the time before.
   HOTROW_RETURN_IF_ERROR(upload->copied.Wait());
   std::copy(items.begin(), items.end(), upload->memory.begin());
-  upload->size = size;
   HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, to->data(), upload->memory.data(),
                                      static_cast<int64_t>(items.size_bytes())));
   HOTROW_RETURN_IF_ERROR(upload->copied.Record(ctx_));
@@ -84,14 +102,12 @@ absl::Status StepMailbox::Post() {
 
 absl::StatusOr<StepMailbox::Letter> StepMailbox::Read() {
   HOTROW_CHECK(num_unread() > 0);
-  const Slot& slot = slots_[static_cast<size_t>(read_ % kSlots)];
+  Slot& slot = slots_[static_cast<size_t>(read_ % kSlots)];
   HOTROW_RETURN_IF_ERROR(slot.done.Wait());
   ++read_;
-  const auto sent = [](const Upload<float>& upload) {
-    return upload.memory.span().first(static_cast<size_t>(upload.size));
-  };
+  read_owner_ = std::move(slot.owner);
   return Letter{
-      .numbers = slot.numbers.span(), .dense = sent(slot.dense), .labels = sent(slot.labels)};
+      .numbers = slot.numbers.span(), .dense = slot.dense.items, .labels = slot.labels.items};
 }
 
 }  // namespace hotrow

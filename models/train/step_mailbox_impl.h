@@ -17,10 +17,10 @@ namespace hotrow {
 // What passes between the host and a GPU in a step of training, through page-locked memory and
 // without a wait in the step: dense features, labels, offsets and the number of the step on their
 // way up; the loss and other numbers on their way down, which are read when later steps have been
-// enqueued.
+// enqueued. Dense features and labels travel from where they lie, page-locked memory in training.
 //
-// A step:  Upload, kernels that write numbers(), Post. A step that does not come to its Post leaves
-//          nothing behind: the next one takes its place. Evaluation only uploads.
+// A step:  Keep, Upload, kernels that write numbers(), Post. A step that does not come to its Post
+//          leaves nothing behind: the next one takes its place. Evaluation only uploads.
 // Threads: one call at a time; work is enqueued on the stream of the context. On the CPU everything
 //          is done on return.
 // Errors:  ResourceExhausted (no memory; Create), those of the device.
@@ -42,6 +42,9 @@ class StepMailbox {
   StepMailbox(const StepMailbox&) = delete;
   StepMailbox& operator=(const StepMailbox&) = delete;
 
+  // What the next UploadDense and UploadLabels read, and the letter of their step: kept until that
+  // letter has had its time, or until a step takes the place of this one.
+  absl::Status Keep(std::shared_ptr<const void> owner);
   // Copies what the host has to the device; returns where it is there until the next call.
   absl::StatusOr<const float*> UploadDense(std::span<const float> dense);
   absl::StatusOr<const float*> UploadLabels(std::span<const float> labels);
@@ -54,7 +57,7 @@ class StepMailbox {
   absl::Status Post();
 
   int64_t num_unread() const { return posted_ - read_; }
-  // What is left of a step; the memory is good until the next Upload.
+  // What is left of a step; the memory is good until the next Read or Upload.
   struct Letter {
     std::span<const double> numbers;
     // What the step had uploaded.
@@ -70,12 +73,16 @@ class StepMailbox {
   template <typename T>
   struct Upload {
     SharedBuffer<T> memory;
-    int64_t size = 0;
     DeviceEvent copied;  // the host may write `memory` again
   };
+  struct InPlace {
+    std::span<const float> items;
+    DeviceEvent copied;  // `owner` may go
+  };
   struct Slot {
-    Upload<float> dense;
-    Upload<float> labels;
+    std::shared_ptr<const void> owner;  // of the next two
+    InPlace dense;
+    InPlace labels;
     Upload<int64_t> offsets;
     Upload<uint32_t> step;
     SharedBuffer<double> numbers;
@@ -84,6 +91,8 @@ class StepMailbox {
 
   explicit StepMailbox(const ExecContext& ctx) : ctx_(ctx) {}
   Slot& in_hand() { return slots_[static_cast<size_t>(posted_ % kSlots)]; }
+  absl::StatusOr<const float*> Send(std::span<const float> items, InPlace* upload,
+                                    DeviceMemory<float>* to);
   template <typename T>
   absl::StatusOr<const T*> Send(std::span<const T> items, Upload<T>* upload, DeviceMemory<T>* to);
 
@@ -95,6 +104,7 @@ class StepMailbox {
   DeviceMemory<uint32_t> step_;
   DeviceMemory<double> numbers_;
   std::array<Slot, kSlots> slots_;
+  std::shared_ptr<const void> read_owner_;  // of the last letter
   int64_t posted_ = 0;
   int64_t read_ = 0;
 };

@@ -94,7 +94,7 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
                                                    BatchInFlight* in_flight) {
   const CtrBatch& batch = in_flight->item->batch;
   StepBuffers& buffers = parts.buffers;
-  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
+  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch, in_flight->item));
   const bool rows = parts.fused_lookups != nullptr && in_flight->step.has_single_lookups();
   {
     TraceSpan span(ctx.trace, "lookup");
@@ -142,7 +142,7 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   const CtrBatch& batch = in_flight->item->batch;
   const int64_t global_batch_size = in_flight->item->global_batch_size;
   StepBuffers& buffers = parts.buffers;
-  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch));
+  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch, in_flight->item));
   {
     TraceSpan span(ctx.trace, "lookup");
     HOTROW_RETURN_IF_ERROR(in_flight->step.BeginLookup());

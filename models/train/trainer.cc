@@ -420,7 +420,7 @@ absl::Status Trainer::TrainOne() {
 
 absl::Status Trainer::Train() {
   BatchReaderOptions reader = ReaderOptions(Split::kTrain, options_.batch_size, run_.ranks().rank(),
-                                            run_.ranks().world_size(), ctx_.pool);
+                                            run_.ranks().world_size(), ctx_);
   reader.epochs = options_.epochs;
   reader.limit_batches = options_.limit_train_batches;
   reader.first_epoch = at_.epoch;
@@ -497,7 +497,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   TrainReport report;
   // Before the digest, whose flush would add write-backs.
   HOTROW_ASSIGN_OR_RETURN(report.tables, run_.tables().GlobalStats());
-  {
+  if (options_.digest) {
     TraceSpan span(ctx_.trace, "digest");
     HOTROW_ASSIGN_OR_RETURN(report.digest, run_.tables().Digest());
     HOTROW_ASSIGN_OR_RETURN(const Hash128 dense_hash, run_.dense().Hash());

@@ -153,6 +153,8 @@ struct TrainerOptions {
   std::FILE* out = nullptr;
   // Stream for warnings; not owned; null: none.
   std::FILE* notices = nullptr;
+  // Reads every row at the end of the run, for the hashes and numbers of rows of the report.
+  bool digest = true;
   bool mllog = false;  // also writes MLPerf's lines (models/train/mllog.h) to `out`
   // Not owned. When it becomes a signal's number (not 0), training ends after the current step,
   // without evaluation of test data.

@@ -748,6 +748,12 @@ const TrainerSetting kSettings[] = {
      .part = SettingPart::kStart,
      .older = {.value = ""},
      .bind = [](O& o) { return StringFlag("TABLE:PATH", &o.init_rows); }},
+    {.name = "digest",
+     .group = kRunningGroup,
+     .help = "read every row at the end, for the hashes by which runs are compared; false: the "
+             "report has neither hashes nor numbers of rows",
+     .role = kAlike,
+     .bind = [](O& o) { return SwitchFlag(&o.digest); }},
     {.name = "mllog",
      .group = kRunningGroup,
      .help = "also print MLPerf's :::MLLOG lines",

@@ -386,6 +386,9 @@ collection_destroy = _void("collection_destroy", c_void_p)
 collection_describe = _function("collection_describe", c_void_p, *_TEXT)
 min_cache_bytes = _function("min_cache_bytes", c_void_p, POINTER(Options), POINTER(c_int64))
 prefetch = _function("prefetch", c_void_p, c_void_p, c_void_p)
+prefetch_in_place = _function(
+    "prefetch_in_place", c_void_p, c_void_p, c_void_p, c_void_p, c_void_p
+)
 step_lookup = _function("step_lookup", c_void_p, c_void_p, c_void_p, c_int64)
 step_update = _function("step_update", c_void_p, c_void_p, c_void_p, c_int64, c_float)
 step_begin_lookup = _function("step_begin_lookup", c_void_p)

@@ -43,6 +43,12 @@ class Jagged(NamedTuple):
     scores: Any = None
 
 
+class OfReader(Jagged):
+    """What a reader of hotrow gives: nobody else writes to its arrays."""
+
+    __slots__ = ()
+
+
 Batch = Union[Mapping[str, Any], Jagged]
 
 _ID_TYPES: Dict[Any, int] = {

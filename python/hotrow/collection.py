@@ -18,7 +18,7 @@ import numpy as np
 from . import _abi, errors
 from ._checks import INT32, UINT64, integer, real
 from .batches import (
-    Batch, BatchReader, Embeddings, Layout, MatrixWriter, address, without_mask,
+    Batch, BatchReader, Embeddings, Layout, MatrixWriter, OfReader, address, without_mask,
 )
 from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
 from .ranks import Communicator, outside_callbacks, together
@@ -104,7 +104,7 @@ class Step(_abi.Owner):
 
     __slots__ = (
         "_handle", "_scratch", "_tables", "_communicator", "batch_size", "_sizes", "_ended",
-        "_dropped",
+        "_dropped", "_kept",
     )
 
     def __init__(
@@ -116,6 +116,7 @@ class Step(_abi.Owner):
         self._dropped = tables._dropped
         self._handle: Optional[int] = handle
         self._sizes = sizes
+        self._kept: List[Any] = []  # what the library reads of the batch until the step ends
         self._ended = False
         self.batch_size = batch_size
 
@@ -159,6 +160,7 @@ class Step(_abi.Owner):
         else:
             self._update(lr_factor)
         self._tables._wait()  # a GPU may still read the gradient
+        self._kept = []
         del kept
 
     @together
@@ -182,6 +184,7 @@ class Step(_abi.Owner):
         handle, self._handle = self._handle, None
         if handle is not None:
             _abi.step_destroy(handle)
+        self._kept = []
 
     # As the writer of this thread describes outputs or gradients.
 
@@ -216,10 +219,11 @@ class Step(_abi.Owner):
         handle = getattr(self, "_handle", None)
         if handle is not None:
             self._handle = None
+            dropped = (handle, self._kept)
             if self._tables._address is None:
-                outside_callbacks(_abi.step_destroy, handle)
+                outside_callbacks(_end_step, dropped)
             else:
-                self._dropped.append(handle)
+                self._dropped.append(dropped)
 
 
 class EmbeddingCollection(_abi.Owner):
@@ -291,7 +295,7 @@ class EmbeddingCollection(_abi.Owner):
         self._address: Optional[int] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
         self._keeps = False  # close makes a checkpoint
-        self._dropped: Deque[int] = collections.deque()  # steps to destroy
+        self._dropped: Deque[_Dropped] = collections.deque()  # steps to destroy
         self._stream: Optional[int] = None  # hotrow_collection_use_stream; none yet
         #: Ranks that share the tables.
         self.world_size: int = 1
@@ -418,7 +422,7 @@ class EmbeddingCollection(_abi.Owner):
     # ---- Training ----
 
     @together
-    def prefetch(self, batch: Batch) -> Step:
+    def prefetch(self, batch: Batch, copy: Optional[bool] = None) -> Step:
         """Begins a step: makes the rows of a batch ready.
 
         batch: a dict with the ids of each feature:
@@ -426,22 +430,33 @@ class EmbeddingCollection(_abi.Owner):
             (values [N], lengths [B]), or hotrow.Bags(values, lengths, offsets, weights, scores);
             an Arrow array of integers or of lists of integers;
         or a hotrow.Jagged with all features in one array; or an Arrow record batch.
-        Ids are int64, uint64 or int32 and are read where they lie, before this returns.
+        Ids are int64, uint64 or int32, and copied: arrays may be written to once this has returned.
+        With copy=False those that have the library's form, ids and offsets of 64 bits and weights
+        of all features one after the other, stay where they are; the step keeps them, and nobody
+        must write to them until it is over, by its update or without. So it is with the batches of
+        hotrow.Data and hotrow.Packed, unless copy=True.
 
         Steps are looked up and updated in the order of their prefetch. With prefetch_depth > 0 this
         returns at once, and up to that many steps may be ahead of the one that is trained.
         """
         self._scratch.reader.read(batch)
-        return self._begin()
+        return self._begin(not isinstance(batch, OfReader) if copy is None else copy)
 
-    def _begin(self) -> Step:
-        """A step with the batch of this thread's reader."""
+    def _begin(self, copy: bool = True) -> Step:
+        """A step with the batch of this thread's reader. Unless it is copied, reader.keep has all
+        its arrays."""
         scratch = self._scratch
         reader = scratch.reader
         scratch.handle.value = None
         step = Step(self, None, reader.batch_size, reader.unpooled_sizes)
         try:
-            _abi.prefetch(self._handle, reader.batch_address, scratch.handle_address)
+            if copy:
+                _abi.prefetch(self._handle, reader.batch_address, scratch.handle_address)
+            else:
+                step._kept = reader.keep
+                _abi.prefetch_in_place(
+                    self._handle, reader.batch_address, None, None, scratch.handle_address
+                )
         finally:  # an interrupt may come as the call returns: __del__ cancels what it began
             step._handle = scratch.handle.value
             reader.keep = []
@@ -701,16 +716,23 @@ class EmbeddingCollection(_abi.Owner):
             outside_callbacks(_destroy, (handle, self._dropped))
 
 
-def _end_steps(dropped: Deque[int]) -> None:
+#: The handle of a step, and what it reads.
+_Dropped = Tuple[int, List[Any]]
+
+
+def _end_step(dropped: _Dropped) -> None:
+    _abi.step_destroy(dropped[0])
+
+
+def _end_steps(dropped: Deque[_Dropped]) -> None:
     while True:
         try:
-            handle = dropped.popleft()
+            _end_step(dropped.popleft())
         except IndexError:  # also where another thread was faster
             return
-        _abi.step_destroy(handle)
 
 
-def _destroy(collection: Tuple[int, Deque[int]]) -> None:
+def _destroy(collection: Tuple[int, Deque[_Dropped]]) -> None:
     """Of a handle, and the steps that were dropped."""
     handle, dropped = collection
     _abi.collection_destroy(handle)

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._checks import INT32, UINT64, integer
-from .batches import Jagged
+from .batches import Jagged, OfReader
 from .options import Bytes, parse_bytes
 from .saved import Path, text
 
@@ -163,7 +163,7 @@ class Data:
         if view.weights:
             weights = _view(view.weights, np.float32, (view.num_values,), owner)
         return Samples(
-            Jagged(
+            OfReader(
                 size,
                 _view(view.values, np.uint64, (view.num_values,), owner),
                 offsets=_view(view.offsets, np.int64, (view.num_features * size + 1,), owner),

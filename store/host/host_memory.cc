@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/device_stream.h"
+#include "base/exec_context.h"
 #include "base/math.h"
 #include "base/thread.h"
 #include "store/host/host_memory_impl.h"
@@ -11,13 +13,16 @@
 namespace hotrow::internal {
 namespace {
 
-absl::Status PopulateOnAllThreads(std::span<std::byte> memory, ThreadPool* pool) {
-  // What a thread does at a time: long enough to be worth a call, short enough that all threads end
-  // at about the same time.
-  constexpr int64_t kStripBytes = int64_t{32} << 20;
+// What a thread makes present at a time: long enough to be worth a call, short enough that all
+// threads end at about the same time, and soon where they are told to.
+constexpr int64_t kStripBytes = int64_t{32} << 20;
+
+absl::Status PopulateOnAllThreads(std::span<std::byte> memory, ThreadPool* pool,
+                                  const std::atomic<bool>& stop) {
   std::mutex mutex;
   absl::Status status;
   ParallelFor(pool, std::ssize(memory), kStripBytes, [&](int64_t begin, int64_t end) {
+    if (stop.load(std::memory_order_relaxed)) return;
     const absl::Status populated = PopulatePages(memory.data() + begin, end - begin);
     const std::lock_guard lock(mutex);
     status.Update(populated);
@@ -58,8 +63,8 @@ void BudgetedMemory::Free(void* data, int64_t bytes) const {
 
 absl::StatusOr<std::byte*> HostArena::Carve(int64_t bytes) {
   const int64_t size = RoundUp(bytes, kBufferAlignment);
-  std::lock_guard lock(mutex_);
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  std::unique_lock lock(mutex_);
+  for (bool added = false;;) {
     // The tightest fit, so that large remainders stay whole for large pieces.
     Remainder* best = nullptr;
     for (Remainder& remainder : remainders_) {
@@ -74,16 +79,18 @@ absl::StatusOr<std::byte*> HostArena::Carve(int64_t bytes) {
       carved_bytes_.fetch_add(size, std::memory_order_relaxed);
       return piece;
     }
-    if (attempt == 0) HOTROW_RETURN_IF_ERROR(OpenExtent(size));
+    if (!provided_.empty() && provided_.front().bytes >= size) {
+      CarveFrom(provided_.front());
+      provided_.pop_front();
+    } else if (locking_) {
+      provided_changed_.wait(lock);
+    } else if (!added) {
+      HOTROW_RETURN_IF_ERROR(AddExtent(size));
+      added = true;
+    } else {
+      return absl::InternalError("host store: a new extent is smaller than the piece it is for");
+    }
   }
-  return absl::InternalError("host store: a new extent is smaller than the piece it is for");
-}
-
-absl::Status HostArena::OpenExtent(int64_t bytes_min) {
-  if (provided_.empty() || provided_.front().bytes < bytes_min) return AddExtent(bytes_min);
-  CarveFrom(provided_.front());
-  provided_.pop_front();
-  return absl::OkStatus();
 }
 
 void HostArena::CarveFrom(const Remainder& extent) {
@@ -96,20 +103,37 @@ void HostArena::CarveFrom(const Remainder& extent) {
 absl::StatusOr<BudgetedBuffer<std::byte>> HostArena::TakeMemory(int64_t bytes) {
   HOTROW_RETURN_IF_ERROR(budget_.Reserve(kEntryBytes));
   auto memory = BudgetedBuffer<std::byte>::Create(bytes, {budget_, huge_pages_});
-  if (!memory.ok()) budget_.Release(kEntryBytes);
+  if (memory.ok()) {
+    extent_bytes_.fetch_add(HostBytesReserved(memory->bytes(), huge_pages_),
+                            std::memory_order_relaxed);
+  } else {
+    budget_.Release(kEntryBytes);
+  }
   return memory;
 }
 
-absl::Status HostArena::LockAndKeep(BudgetedBuffer<std::byte> memory) {
-  auto registration = HostRegistration::Create(device_, memory.data(), memory.bytes());
-  if (!registration.ok()) {
-    budget_.Release(kEntryBytes);
-    return std::move(registration).status();
-  }
-  extent_bytes_.fetch_add(HostBytesReserved(memory.bytes(), huge_pages_),
+void HostArena::GiveBack(BudgetedBuffer<std::byte> memory) {
+  budget_.Release(kEntryBytes);
+  extent_bytes_.fetch_sub(HostBytesReserved(memory.bytes(), huge_pages_),
                           std::memory_order_relaxed);
+}
+
+absl::StatusOr<HostRegistration> HostArena::Lock(BudgetedBuffer<std::byte>* memory,
+                                                 ThreadPool* pool) const {
+  // Pages that are present are locked faster, and what is left holds the driver up less.
+  HOTROW_RETURN_IF_ERROR(PopulateOnAllThreads(memory->span(), pool, stop_));
+  return HostRegistration::Create(device_, memory->data(), memory->bytes());
+}
+
+absl::Status HostArena::Keep(BudgetedBuffer<std::byte> memory,
+                             absl::StatusOr<HostRegistration> made, Remainder* extent) {
+  if (!made.ok()) {
+    GiveBack(std::move(memory));
+    return std::move(made).status();
+  }
+  *extent = {memory.data(), memory.size()};
   num_extents_.fetch_add(1, std::memory_order_relaxed);
-  extents_.push_back({std::move(memory), *std::move(registration)});
+  extents_.push_back({std::move(memory), *std::move(made)});
   return absl::OkStatus();
 }
 
@@ -131,65 +155,87 @@ absl::Status HostArena::AddExtent(int64_t bytes_min) {
     memory = TakeMemory(size);
   }
   if (!memory.ok()) return std::move(memory).status();
-  // Pages that are present are locked faster, and what is left holds the driver up less.
-  if (const absl::Status present =
-          locked ? PopulatePages(memory->data(), memory->bytes()) : absl::OkStatus();
-      !present.ok()) {
-    budget_.Release(kEntryBytes);
-    return present;
-  }
-  const Remainder extent = {memory->data(), memory->size()};
-  HOTROW_RETURN_IF_ERROR(LockAndKeep(*std::move(memory)));
+  auto made = locked ? Lock(&*memory, /*pool=*/nullptr) : HostRegistration();
+  Remainder extent;
+  HOTROW_RETURN_IF_ERROR(Keep(*std::move(memory), std::move(made), &extent));
   CarveFrom(extent);
   return absl::OkStatus();
 }
 
-absl::Status HostArena::Provide(int64_t bytes, ThreadPool* pool) {
+absl::Status HostArena::Provide(int64_t bytes, ThreadPool* pool, int64_t at_once) {
+  AwaitProvided();
   const std::lock_guard lock(mutex_);
   const int64_t room = budget_.budget() - budget_.budget() / 64 - budget_.used();
   int64_t left = std::min(RoundUp(std::max<int64_t>(bytes - extent_bytes(), 0), kHugePageBytes),
                           std::max<int64_t>(room, 0) / kHugePageBytes * kHugePageBytes);
+  if (left == 0) return absl::OkStatus();
+  // Addresses alone, so that what cannot be had is refused here.
   absl::Status status;
-  BudgetedBuffer<std::byte> present;  // its pages are there, and it is not locked yet
-  while (status.ok() && (left > 0 || !present.empty())) {
-    BudgetedBuffer<std::byte> next;
-    if (left > 0) {
-      auto taken = TakeMemory(std::min(left, kLockedExtentBytesMax));
-      if (taken.ok()) {
-        next = *std::move(taken);
-      } else {
-        status = taken.status();
-      }
-    }
-    left -= next.bytes();
-    // Locking is for this thread: for those of the pool another GPU may be the current one.
-    absl::Status populated;
-    const auto populate = [&] { populated = PopulateOnAllThreads(next.span(), pool); };
-    std::thread beside;
-    if (pool != nullptr && !present.empty() && !next.empty()) {
-      auto started = StartThread("pages that become present", populate);
-      if (started.ok()) beside = *std::move(started);
-    }
-    if (!present.empty()) {
-      const Remainder extent = {present.data(), present.size()};
-      const absl::Status kept = LockAndKeep(std::move(present));
-      if (kept.ok()) provided_.push_back(extent);
-      status.Update(kept);
-    }
-    if (beside.joinable()) {
-      beside.join();
-    } else {
-      populate();
-    }
-    if (next.empty()) continue;
-    status.Update(populated);
-    if (status.ok()) {
-      present = std::move(next);
-    } else {
-      budget_.Release(kEntryBytes);
-    }
+  while (left > 0 && status.ok()) {
+    auto memory = TakeMemory(std::min(left, awaited_.empty() ? at_once : kLaterExtentBytesMax));
+    status = memory.status();
+    if (!memory.ok()) break;
+    left -= memory->bytes();
+    awaited_.push_back(*std::move(memory));
   }
-  return status;
+  if (awaited_.empty()) return status;
+  BudgetedBuffer<std::byte> first = std::move(awaited_.front());
+  awaited_.pop_front();
+  Remainder extent;
+  auto made = Lock(&first, pool);
+  status.Update(Keep(std::move(first), std::move(made), &extent));
+  if (extent.bytes > 0) provided_.push_back(extent);
+  if (!status.ok()) {
+    for (BudgetedBuffer<std::byte>& memory : awaited_) GiveBack(std::move(memory));
+    awaited_.clear();
+  }
+  if (awaited_.empty()) return status;
+  HOTROW_ASSIGN_OR_RETURN(const ExecContext current, CurrentDevice(device_));
+  locking_ = true;
+  absl::StatusOr<std::thread> started = StartThread("locking memory of the store", [=, this] {
+    UseDevice(current).IgnoreError();  // then locking fails, too
+    LockAwaited();
+  });
+  if (started.ok()) {
+    thread_ = *std::move(started);
+  } else {
+    // It is locked when it is needed.
+    locking_ = false;
+    for (BudgetedBuffer<std::byte>& memory : awaited_) GiveBack(std::move(memory));
+    awaited_.clear();
+  }
+  return absl::OkStatus();
+}
+
+void HostArena::LockAwaited() {
+  std::unique_lock lock(mutex_);
+  while (!awaited_.empty()) {
+    BudgetedBuffer<std::byte> memory = std::move(awaited_.front());
+    awaited_.pop_front();
+    lock.unlock();
+    absl::StatusOr<HostRegistration> made =
+        stop_ ? absl::CancelledError() : Lock(&memory, /*pool=*/nullptr);
+    lock.lock();
+    Remainder extent;
+    if (Keep(std::move(memory), std::move(made), &extent).ok()) {
+      provided_.push_back(extent);
+      provided_changed_.notify_all();
+      continue;
+    }
+    for (BudgetedBuffer<std::byte>& other : awaited_) GiveBack(std::move(other));
+    awaited_.clear();
+  }
+  locking_ = false;
+  provided_changed_.notify_all();
+}
+
+void HostArena::AwaitProvided() {
+  if (thread_.joinable()) thread_.join();
+}
+
+HostArena::~HostArena() {
+  stop_ = true;
+  AwaitProvided();
 }
 
 }  // namespace hotrow::internal

@@ -3,10 +3,12 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -66,8 +68,9 @@ using BudgetedBuffer = Buffer<T, BudgetedMemory>;
 // an eighth of what the arena holds already, so that a small store stays small.
 //
 // Locked memory: locking takes a lock of the driver that launches of kernels need, 3 to 8 ms a
-// call. So what is to be locked is provided at the start, in large extents, and Carve locks only
-// what goes beyond that.
+// call. So what is to be locked is provided at the start, in large extents: the first of them by
+// the caller, the others by a thread while the store is used. Carve waits for that thread where it
+// needs what is still to come, and locks only what goes beyond.
 //
 // Threads: all methods may run concurrently.
 class HostArena {
@@ -75,6 +78,8 @@ class HostArena {
   static constexpr int64_t kExtentBytesMin = int64_t{64} << 10;
   static constexpr int64_t kExtentBytesMax = int64_t{32} << 20;
   static constexpr int64_t kLockedExtentBytesMax = int64_t{1} << 30;
+  // Of those that are locked beside steps.
+  static constexpr int64_t kLaterExtentBytesMax = int64_t{256} << 20;
   static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
   // kCuda: extents are page-locked, so that a GPU reads what lies in them (HostRegistration), and
@@ -83,22 +88,28 @@ class HostArena {
       : budget_(budget),
         huge_pages_(device == Device::kCpu ? huge_pages : HugePages::kTry),
         device_(device) {}
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
 
-  // Opens extents of up to kLockedExtentBytesMax until the arena holds `bytes`, or as much of them
-  // as the budget allows beside 1/64 for what lies outside of extents. All their pages are present
-  // then: the threads of `pool` (null: the caller alone) touch those of one extent while the caller
-  // locks the one before. Errors: ResourceExhausted, when an extent cannot be had or locked; those
-  // before it stay.
-  absl::Status Provide(int64_t bytes, ThreadPool* pool);
+  // Opens extents until the arena holds `bytes`, or as much of them as the budget allows beside
+  // 1/64 for what lies outside of extents. Of the first one, of up to at_once bytes, all pages are
+  // present and locked when this returns; the threads of `pool` (null: the caller alone) have
+  // touched them. A thread does the same to the others. Errors: ResourceExhausted, when an extent
+  // cannot be had or the first one not be locked; those before it stay. Where another one cannot,
+  // Carve says so once it comes to that.
+  absl::Status Provide(int64_t bytes, ThreadPool* pool, int64_t at_once = kLockedExtentBytesMax);
+  // Until that thread is done.
+  void AwaitProvided();
 
   // A zeroed, 64-byte aligned piece. What is locked for it is so in the driver's context of the GPU
   // that is current for the caller. Errors: ResourceExhausted.
   absl::StatusOr<std::byte*> Carve(int64_t bytes);
 
-  // What the extents take from the budget, and the part of it that is carved.
+  // What the extents take from the budget, those to come included, and the part that is carved.
   int64_t extent_bytes() const { return extent_bytes_.load(std::memory_order_relaxed); }
   int64_t carved_bytes() const { return carved_bytes_.load(std::memory_order_relaxed); }
-  // How many there are; with kCuda, each has been locked in a call of its own.
+  // How many have come; with kCuda, each has been locked in a call of its own.
   int64_t num_extents() const { return num_extents_.load(std::memory_order_relaxed); }
 
  private:
@@ -117,12 +128,19 @@ class HostArena {
   static constexpr int64_t kEntryBytes = 2 * sizeof(Extent);
 
   // The caller holds mutex_.
-  absl::Status OpenExtent(int64_t bytes_min);
   absl::Status AddExtent(int64_t bytes_min);
   absl::StatusOr<BudgetedBuffer<std::byte>> TakeMemory(int64_t bytes);
-  // Of TakeMemory; it is given back on error.
-  absl::Status LockAndKeep(BudgetedBuffer<std::byte> memory);
+  // Both of TakeMemory. `made`: how making it present and locking it ended; unless it is OK the
+  // memory is given back.
+  absl::Status Keep(BudgetedBuffer<std::byte> memory, absl::StatusOr<HostRegistration> made,
+                    Remainder* extent);
+  void GiveBack(BudgetedBuffer<std::byte> memory);
   void CarveFrom(const Remainder& extent);
+
+  // Without mutex_: makes it present and locks it.
+  absl::StatusOr<HostRegistration> Lock(BudgetedBuffer<std::byte>* memory, ThreadPool* pool) const;
+  // Of the thread.
+  void LockAwaited();
 
   MemoryBudget& budget_;
   const HugePages huge_pages_;
@@ -130,10 +148,15 @@ class HostArena {
   std::mutex mutex_;
   std::vector<Extent> extents_;          // guarded by mutex_
   std::deque<Remainder> provided_;       // guarded by mutex_; whole extents, of Provide
+  std::deque<BudgetedBuffer<std::byte>> awaited_;  // guarded by mutex_; to become such
+  bool locking_ = false;                           // guarded by mutex_; the thread is at work
+  std::condition_variable provided_changed_;       // or locking_
   std::array<Remainder, 8> remainders_;  // guarded by mutex_
   std::atomic<int64_t> num_extents_{0};
   std::atomic<int64_t> extent_bytes_{0};
   std::atomic<int64_t> carved_bytes_{0};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
 };
 
 }  // namespace hotrow::internal

@@ -177,8 +177,8 @@ absl::StatusOr<int64_t> HostRows::EraseBatch(std::span<const RowKey> keys) {
   HOTROW_RETURN_IF_ERROR(CheckTables(keys));
   std::shared_lock gate(writers_);
   int64_t erased = 0;
-  HOTROW_RETURN_IF_ERROR(
-      ForEachShard(keys, [&](Shard& shard, size_t base, std::span<const uint16_t> order) {
+  HOTROW_RETURN_IF_ERROR(ForEachShard(
+      keys, /*pool=*/nullptr, [&](Shard& shard, size_t base, std::span<const uint16_t> order) {
         for (const uint16_t i : order) {
           const RowKey& key = keys[base + i];
           const RowHash hash = HashRowKey(key);
@@ -238,23 +238,34 @@ int64_t HostRows::DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeC
   return dropped;
 }
 
-absl::Status HostRows::Iterate(
-    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) const {
-  for (int64_t s = 0; s < num_shards_; ++s) {
-    // Held for the whole shard: were it let go in between, a row that is erased and inserted again
-    // could be seen twice.
-    const Shard& shard = shards_[static_cast<size_t>(s)];
-    std::shared_lock lock(shard.mutex);
-    for (int64_t c = 0; c < shard.num_chunks; ++c) {
-      const HostChunk& chunk = shard.chunks[c];
-      const HostTable& table = tables_[chunk.table_index];
-      HOTROW_RETURN_IF_ERROR(chunk.ForEachLive([&](uint32_t slot) {
-        return visit({*chunk.key(slot), table.table},
-                     {chunk.rows + slot * table.row_bytes, static_cast<size_t>(table.row_bytes)});
-      }));
-    }
+// The lock is held for the whole shard: were it let go in between, a row that is erased and
+// inserted again could be seen twice.
+absl::Status HostRows::IterateShard(int64_t s, const VisitRow& visit) const {
+  const Shard& shard = shards_[static_cast<size_t>(s)];
+  const std::shared_lock lock(shard.mutex);
+  for (int64_t c = 0; c < shard.num_chunks; ++c) {
+    const HostChunk& chunk = shard.chunks[c];
+    const HostTable& table = tables_[chunk.table_index];
+    HOTROW_RETURN_IF_ERROR(chunk.ForEachLive([&](uint32_t slot) {
+      return visit({*chunk.key(slot), table.table},
+                   {chunk.rows + slot * table.row_bytes, static_cast<size_t>(table.row_bytes)});
+    }));
   }
   return absl::OkStatus();
+}
+
+absl::Status HostRows::Iterate(VisitRow visit) const {
+  for (int64_t s = 0; s < num_shards_; ++s) HOTROW_RETURN_IF_ERROR(IterateShard(s, visit));
+  return absl::OkStatus();
+}
+
+void HostRows::IterateParts(ThreadPool* pool, HostStore::VisitPart visit) const {
+  ParallelFor(pool, num_shards_, 1, [&](int64_t s, int64_t) {
+    IterateShard(s, [&](const RowKey& key, std::span<const std::byte> row) {
+      visit(s, key, row);
+      return absl::OkStatus();
+    }).IgnoreError();
+  });
 }
 
 absl::StatusOr<std::byte*> HostRows::AddAlone(const RowKey& key) {

@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/row_key.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "store/host/host_chunk_impl.h"
 #include "store/host/host_index_impl.h"
 #include "store/host/host_lock_impl.h"
@@ -49,9 +50,11 @@ class HostRows {
   absl::StatusOr<int64_t> FindBatch(std::span<const RowKey> keys, const Visit& visit);
 
   // Calls visit(i, row_bytes, row, is_new), adding missing rows, whose bytes are unspecified. Equal
-  // keys are visited in their order. Ends at the first error; *added counts new rows then too.
+  // keys are visited in their order, others by several threads of the pool at once (null: the
+  // caller alone). Ends at the first error; *added and *visited count then too.
   template <typename Visit>
-  absl::Status UpsertBatch(std::span<const RowKey> keys, const Visit& visit, int64_t* added);
+  absl::Status UpsertBatch(std::span<const RowKey> keys, const Visit& visit, int64_t* added,
+                           int64_t* visited = nullptr, ThreadPool* pool = nullptr);
 
   // How many there were.
   absl::StatusOr<int64_t> EraseBatch(std::span<const RowKey> keys);
@@ -65,8 +68,10 @@ class HostRows {
   int64_t DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeCursor* cursor);
 
   // As RowStore::Iterate.
-  absl::Status Iterate(
-      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) const;
+  using VisitRow = absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)>;
+  absl::Status Iterate(VisitRow visit) const;
+  // As HostStore::IterateParts.
+  void IterateParts(ThreadPool* pool, HostStore::VisitPart visit) const;
 
   // The place of a row that is to be filled. Before anybody else knows of this object: takes no
   // lock. DataLoss when the key is there already.
@@ -99,7 +104,7 @@ class HostRows {
 
  private:
   static constexpr int kChunkRows = HostStore::kChunkRows;
-  static constexpr int64_t kShardsMax = 32;
+  static constexpr int64_t kShardsMax = HostStore::kParts;
   static constexpr uint32_t kNoOrdinal = UINT32_MAX;
   static constexpr int64_t kCacheLine = 64;
   // Hardware follows a row by itself after this many bytes.
@@ -156,14 +161,15 @@ class HostRows {
   static int64_t ChooseNumPartitions(const HostStoreOptions& options);
   static int64_t ChooseNumShards(const HostStoreOptions& options, int64_t num_partitions);
 
+  absl::Status IterateShard(int64_t s, const VisitRow& visit) const;
   // InvalidArgument when a table is unknown.
   absl::Status CheckTables(std::span<const RowKey> keys) const;
   // Sorts keys.size() <= kUpsertBlock keys by shard, stably.
   void SortByShard(std::span<const RowKey> keys, ShardOrder& sorted) const;
   // Calls body(shard, base, order) for each part of the batch that lies in one shard, under its
-  // lock; the keys are keys[base + order[i]]. Ends at the first error.
+  // lock; the keys are keys[base + order[i]]. Several shards at once; begins none after an error.
   template <typename Body>
-  absl::Status ForEachShard(std::span<const RowKey> keys, const Body& body);
+  absl::Status ForEachShard(std::span<const RowKey> keys, ThreadPool* pool, const Body& body);
   // One bit for each shard that the keys need.
   uint32_t ShardsOf(std::span<const RowKey> keys) const;
   // Looks up at most kFindBlock keys, calls visit(i, table, row) in their order, row null when it
@@ -250,20 +256,32 @@ class HostRows {
 // --- The bodies of batches -----------------------------------------------------------------------
 
 template <typename Body>
-absl::Status HostRows::ForEachShard(std::span<const RowKey> keys, const Body& body) {
+absl::Status HostRows::ForEachShard(std::span<const RowKey> keys, ThreadPool* pool,
+                                    const Body& body) {
   ShardOrder sorted;
-  for (size_t base = 0; base < keys.size(); base += kUpsertBlock) {
+  std::mutex mutex;
+  absl::Status status;  // guarded by mutex
+  std::atomic<bool> failed = false;
+  for (size_t base = 0; base < keys.size() && !failed; base += kUpsertBlock) {
     const auto block = keys.subspan(base, std::min(kUpsertBlock, keys.size() - base));
     SortByShard(block, sorted);
-    for (size_t s = 0; s < static_cast<size_t>(num_shards_); ++s) {
+    ParallelFor(pool, num_shards_, 1, [&](int64_t shard, int64_t) {
+      const auto s = static_cast<size_t>(shard);
       const std::span<const uint16_t> order(sorted.order.data() + sorted.begin[s],
                                             sorted.order.data() + sorted.begin[s + 1]);
-      if (order.empty()) continue;
-      std::unique_lock lock(shards_[s].mutex);
-      HOTROW_RETURN_IF_ERROR(body(shards_[s], base, order));
-    }
+      if (order.empty() || failed.load(std::memory_order_relaxed)) return;
+      absl::Status done;
+      {
+        const std::unique_lock lock(shards_[s].mutex);
+        done = body(shards_[s], base, order);
+      }
+      if (done.ok()) return;
+      failed.store(true, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex);
+      status.Update(done);
+    });
   }
-  return absl::OkStatus();
+  return status;
 }
 
 // A look-up waits for memory for its bucket, sometimes a second one, then its key, then its row.
@@ -394,20 +412,30 @@ absl::Status HostRows::Upsert(Shard& shard, const RowKey* keys, std::span<const 
 }
 
 template <typename Visit>
-absl::Status HostRows::UpsertBatch(std::span<const RowKey> keys, const Visit& visit,
-                                   int64_t* added) {
+absl::Status HostRows::UpsertBatch(std::span<const RowKey> keys, const Visit& visit, int64_t* added,
+                                   int64_t* visited, ThreadPool* pool) {
   HOTROW_RETURN_IF_ERROR(CheckTables(keys));
   std::shared_lock gate(writers_);
+  std::atomic<int64_t> all_added = 0;
+  std::atomic<int64_t> all_visited = 0;
   const absl::Status status =
-      ForEachShard(keys, [&](Shard& shard, size_t base, std::span<const uint16_t> order) {
-        return Upsert(
+      ForEachShard(keys, pool, [&](Shard& shard, size_t base, std::span<const uint16_t> order) {
+        int64_t its_added = 0;
+        int64_t its_visited = 0;
+        const absl::Status done = Upsert(
             shard, keys.data() + base, order,
             [&](size_t i, uint32_t table, std::byte* row, bool is_new) {
               visit(base + i, tables_[table].row_bytes, row, is_new);
+              ++its_visited;
             },
-            added);
+            &its_added);
+        all_added += its_added;
+        all_visited += its_visited;
+        return done;
       });
-  rows_.fetch_add(*added, std::memory_order_relaxed);
+  *added += all_added;
+  if (visited != nullptr) *visited += all_visited;
+  rows_.fetch_add(all_added, std::memory_order_relaxed);
   return status;
 }
 

@@ -138,6 +138,11 @@ absl::Status HostStore::FindInPlace(std::span<const RowKey> keys, std::span<std:
 
 absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
                                        std::span<const std::byte* const> rows) {
+  return InsertOrAssign(keys, rows, /*pool=*/nullptr);
+}
+
+absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
+                                       std::span<const std::byte* const> rows, ThreadPool* pool) {
   HOTROW_RETURN_IF_ERROR(CheckSizes(keys.size(), rows.size(), keys.size()));
   int64_t written = 0;
   int64_t added = 0;
@@ -145,16 +150,16 @@ absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
       keys,
       [&](size_t i, int64_t row_bytes, std::byte* row, bool) {
         std::memcpy(row, rows[i], static_cast<size_t>(row_bytes));
-        ++written;
       },
-      &added);
+      &added, &written, pool);
   impl_->rows_written.Add(written);
   return status;
 }
 
 absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
                                        std::span<const std::byte* const> rows,
-                                       std::span<std::byte*> at, std::span<uint8_t> added) {
+                                       std::span<std::byte*> at, std::span<uint8_t> added,
+                                       ThreadPool* pool) {
   HOTROW_RETURN_IF_ERROR(CheckSizes(keys.size(), rows.size(), added.size()));
   HOTROW_RETURN_IF_ERROR(CheckSizes(keys.size(), at.size(), added.size()));
   std::fill(at.begin(), at.end(), nullptr);
@@ -166,9 +171,8 @@ absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
         std::memcpy(row, rows[i], static_cast<size_t>(row_bytes));
         at[i] = row;
         added[i] = is_new ? 1 : 0;
-        ++written;
       },
-      &num_added);
+      &num_added, &written, pool);
   impl_->rows_written.Add(written);
   return status;
 }
@@ -214,6 +218,10 @@ int64_t HostStore::aged_rows() const { return impl_->rows_aged.value(); }
 absl::Status HostStore::Iterate(
     absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
   return impl_->rows.Iterate(visit);
+}
+
+void HostStore::IterateParts(ThreadPool* pool, VisitPart visit) {
+  impl_->rows.IterateParts(pool, visit);
 }
 
 absl::Status HostStore::Flush() { return absl::OkStatus(); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
@@ -36,14 +37,16 @@ struct HostStoreOptions {
   std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
   // Device that reads rows at the addresses of FindInPlace. kCuda: the memory of all rows is
-  // page-locked so that kernels reach it, at the start: all that rows_max ask for, or, with a table
-  // that has no such limit, at least a quarter of the budget. What goes beyond that is locked when
-  // a batch needs it, a gigabyte at most at a time, which holds up launches of kernels.
+  // page-locked so that kernels reach it: all that rows_max ask for, or, with a table that has no
+  // such limit, at least a quarter of the budget. A gigabyte of that is locked when the store opens
+  // and the rest by a thread while it is used; rows that come sooner wait for it. What goes beyond
+  // is locked when a batch needs it, a gigabyte at most at a time, which holds up launches of
+  // kernels.
   Device device = Device::kCpu;
   // How many rows each of `tables` can have; 0: not known. Empty: none is known. More are legal.
   std::vector<int64_t> rows_max;
-  // kCuda: its threads make the memory present while the store opens; null: the caller alone. Not
-  // used after that.
+  // kCuda: its threads make the memory present that is locked while the store opens; null: the
+  // caller alone. Not used after that.
   ThreadPool* pool = nullptr;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 
@@ -98,14 +101,25 @@ class HostStore final : public RowStore {
   void SetAgeLines(std::span<const RowAgeLine> lines) override;
   absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
-  // InsertOrAssign that also says where: at[i] is the address of the row of keys[i], which stays
-  // good as long as one of FindInPlace, and added[i] whether it was not there before. After an
-  // error at[i] is null for those that were not written.
+  // InsertOrAssign whose rows the threads of `pool` write side by side; null: the caller alone.
   absl::Status InsertOrAssign(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
-                              std::span<std::byte*> at, std::span<uint8_t> added);
+                              ThreadPool* pool);
+  // The same, and it says where: at[i] is the address of the row of keys[i], which stays good as
+  // long as one of FindInPlace, and added[i] whether it was not there before. After an error at[i]
+  // is null for those that were not written.
+  absl::Status InsertOrAssign(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
+                              std::span<std::byte*> at, std::span<uint8_t> added,
+                              ThreadPool* pool = nullptr);
   // How many rows DropAged has dropped since the store was opened: for who keeps addresses, since
   // nobody is told which these were.
   int64_t aged_rows() const;
+
+  // Iterate by the threads of `pool`, side by side: `part` in [0, kParts) is of one thread at a
+  // time.
+  static constexpr int64_t kParts = 32;
+  using VisitPart =
+      absl::FunctionRef<void(int64_t part, const RowKey& key, std::span<const std::byte> row)>;
+  void IterateParts(ThreadPool* pool, VisitPart visit);
 
   // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address
   // stays good until its key is erased, DropAged drops it, or the store closes. Rows are 16-byte

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/buffer.h"
+#include "base/device_memory.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
@@ -27,6 +28,23 @@ TEST(HostRegistrationTest, WithoutAGpuOneLineSaysSo) {
   EXPECT_EQ(registration.status().message(), test::UsableGpu().message());
   // No memory needs no GPU.
   EXPECT_TRUE(HostRegistration::Create(Device::kCuda, nullptr, 0).ok());
+}
+
+TEST(HostRegistrationTest, MemoryThatIsPageLockedIsKnown) {
+  std::byte heap[64] = {};
+  EXPECT_TRUE(IsPageLocked(Device::kCpu, heap, sizeof(heap)));
+  EXPECT_FALSE(IsPageLocked(Device::kCuda, heap, sizeof(heap)));
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto shared, SharedBuffer<float>::Create(100, {Device::kCuda}));
+  EXPECT_TRUE(IsPageLocked(Device::kCuda, shared.data() + 1, 396));
+  HOTROW_ASSERT_OK_AND_ASSIGN(HostBuffer<std::byte> memory,
+                              HostBuffer<std::byte>::Create(int64_t{4} << 20, HugePages::kTry));
+  EXPECT_FALSE(IsPageLocked(Device::kCuda, memory.data(), memory.size()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const HostRegistration registration,
+      HostRegistration::Create(Device::kCuda, memory.data(), memory.size() / 2));
+  EXPECT_TRUE(IsPageLocked(Device::kCuda, memory.data(), memory.size() / 2));
+  EXPECT_FALSE(IsPageLocked(Device::kCuda, memory.data(), memory.size()));
 }
 
 TEST(HostRegistrationTest, MemoryCanBeLockedAgainOnceReleased) {

@@ -224,16 +224,23 @@ class Fuzzer : public DrawnCalls {
   void Prefetch() {
     Tables* const tables = AnyTables();
     if (tables == nullptr || tables->handle == nullptr) return;
-    const auto batch = MakeBatch(std::ssize(tables->features), Below(2) == 0);
-    hotrow_step* handle = nullptr;
-    if (Check(hotrow_prefetch(tables->handle, Null(&batch->batch), &handle)) != HOTROW_OK) {
-      EXPECT_EQ(handle, nullptr);
+    // Given away with a call in place.
+    auto batch = MakeBatch(std::ssize(tables->features), Below(2) == 0);
+    Step step = {.tables = static_cast<size_t>(tables - tables_.data()),
+                 .batch_size = batch->batch.batch_size,
+                 .lookups = UnpooledLookups(*tables, *batch)};
+    const hotrow_batch* const given = Null(&batch->batch);
+    const hotrow_status status =
+        Below(2) == 0
+            ? hotrow_prefetch(tables->handle, given, &step.handle)
+            : hotrow_prefetch_in_place(
+                  tables->handle, given, [](void* user) { delete static_cast<Batch*>(user); },
+                  batch.release(), &step.handle);
+    if (Check(status) != HOTROW_OK) {
+      EXPECT_EQ(step.handle, nullptr);
       return;
     }
-    steps_.push_back({.handle = handle,
-                      .tables = static_cast<size_t>(tables - tables_.data()),
-                      .batch_size = batch->batch.batch_size,
-                      .lookups = UnpooledLookups(*tables, *batch)});
+    steps_.push_back(std::move(step));
     if (steps_.size() > 6) DestroyStep(0);
   }
 

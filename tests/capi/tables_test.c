@@ -486,6 +486,56 @@ static void Step(hotrow_collection* tables, int64_t batch_size) {
   hotrow_step_destroy(step);
 }
 
+static void Count(void* user) { ++*(int*)user; }
+
+/* A batch that is not copied trains the same rows, and is let go of once. */
+static void TestInPlace(void) {
+  char digests[2][4096];
+  for (int in_place = 0; in_place < 2; ++in_place) {
+    hotrow_collection* tables = NULL;
+    CHECK_OK(Create(NULL, 0, &tables));
+    hotrow_bags bags;
+    hotrow_batch batch = Batch(&bags);
+    float floats[kBatch * 2 * kDim];
+    const hotrow_matrix matrix = Matrix(floats);
+    hotrow_step* step = NULL;
+    int released = 0;
+    CHECK_OK(in_place ? hotrow_prefetch_in_place(tables, &batch, Count, &released, &step)
+                      : hotrow_prefetch(tables, &batch, &step));
+    memset(&bags, 0xff, sizeof(bags));
+    CHECK_OK(hotrow_step_lookup(step, &matrix, NULL, 0));
+    CHECK(released == 0);
+    CHECK_OK(hotrow_step_update(step, &matrix, NULL, 0, 1));
+    CHECK(released == in_place);
+    hotrow_step_destroy(step);
+    Digest(tables, digests[in_place], sizeof(digests[in_place]));
+    if (in_place) {
+      /* Destroyed, refused, without a callback, and left to the end of the collection. */
+      batch = Batch(&bags);
+      CHECK_OK(hotrow_prefetch_in_place(tables, &batch, Count, &released, &step));
+      hotrow_step_destroy(step);
+      CHECK(released == 2);
+      bags.values_type = 0;
+      CHECK_FAILS(hotrow_prefetch_in_place(tables, &batch, Count, &released, &step),
+                  HOTROW_INVALID_ARGUMENT, "values_type");
+      CHECK_FAILS(hotrow_prefetch_in_place(NULL, &batch, Count, &released, &step),
+                  HOTROW_INVALID_ARGUMENT, "collection");
+      CHECK(released == 4);
+      batch = Batch(&bags);
+      hotrow_step* other = NULL;
+      CHECK_OK(hotrow_prefetch_in_place(tables, &batch, NULL, NULL, &other));
+      CHECK_OK(hotrow_prefetch_in_place(tables, &batch, Count, &released, &step));
+      hotrow_collection_destroy(tables);
+      CHECK(released == 5);
+      hotrow_step_destroy(other);
+      hotrow_step_destroy(step);
+    } else {
+      hotrow_collection_destroy(tables);
+    }
+  }
+  CHECK(strcmp(digests[0], digests[1]) == 0);
+}
+
 /* Whole-table decay goes on over a checkpoint with the bits of a run that was never interrupted. */
 static void TestDecay(const char* dir) {
   char text[4096];
@@ -807,6 +857,7 @@ int main(void) {
   if (mkdtemp(dir) == NULL) return 1;
   TestMessages();
   TestTraining();
+  TestInPlace();
   TestRows();
   TestScores();
   TestRefusals();

@@ -372,6 +372,47 @@ TEST(StepsTest, AStepThatWasMovedFromRefusesAllCalls) {
   HOTROW_EXPECT_OK(tables->Close());
 }
 
+TEST(StepsTest, TheOwnerOfABatchIsLetGoWhenItsStepHasEnded) {
+  const Batch batch = RandomBatch(1, 3, 4, 2, 50, /*weighted=*/true);
+  for (const int32_t depth : {0, 2}) {
+    EmbeddingCollectionOptions options = ThreeFeatures();
+    options.prefetch_depth = depth;
+    options.tables[0].num_embeddings = 50;
+    const auto tables = Make(options);
+    std::vector<float> floats(static_cast<size_t>(4 * tables->pooled_dim()));
+    const MatrixView<float> pooled = RowsOf(*tables, 4, floats);
+    std::weak_ptr<int> seen;
+    const auto owner = [&seen] {
+      auto made = std::make_shared<int>(1);
+      seen = made;
+      return made;
+    };
+    HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, tables->Prefetch(batch.view(), owner()));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = pooled}));
+    EXPECT_FALSE(seen.expired());
+    HOTROW_ASSERT_OK(std::move(step).Update({.pooled = pooled}));
+    EXPECT_TRUE(seen.expired()) << "updated";
+    {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const EmbeddingStep left,
+                                  tables->Prefetch(batch.view(), owner()));
+      EXPECT_FALSE(seen.expired());
+    }
+    EXPECT_TRUE(seen.expired()) << "cancelled";
+    Batch bad = batch;
+    bad.values[0] = 77;
+    EXPECT_THAT(tables->Prefetch(bad.view(), owner()).status(),
+                StatusIs(kInvalid, HasSubstr("key 77")));
+    EXPECT_TRUE(seen.expired()) << "refused";
+    const std::vector<int32_t> ids(batch.values.begin(), batch.values.end());
+    const std::vector<int32_t> offsets(batch.offsets.begin(), batch.offsets.end());
+    HOTROW_ASSERT_OK(tables->Prefetch(JaggedBatch{.batch_size = 4,
+                                                  .values = std::span<const int32_t>(ids),
+                                                  .offsets = std::span<const int32_t>(offsets)},
+                                      owner()));
+    EXPECT_TRUE(seen.expired()) << "of which nothing stayed";
+  }
+}
+
 // --- Rows by key
 
 struct Place {

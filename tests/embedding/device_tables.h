@@ -61,7 +61,8 @@ class DeviceTables {
   EmbeddingCollection* operator->() { return tables_.get(); }
 
   absl::Status Step(const Batch& batch, int step) {
-    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep prefetched, tables_->Prefetch(batch.view()));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep prefetched,
+                            PrefetchStep(*tables_, batch, step, ctx_.device));
     return Finish(std::move(prefetched), step);
   }
 
@@ -92,7 +93,7 @@ class DeviceTables {
     for (int step = first; step < last; ++step) {
       for (; next < last && std::ssize(ahead) <= depth_; ++next) {
         HOTROW_ASSIGN_OR_RETURN(EmbeddingStep prefetched,
-                                tables_->Prefetch(BatchOf(next, rows).view()));
+                                PrefetchStep(*tables_, BatchOf(next, rows), next, ctx_.device));
         ahead.push_back(std::move(prefetched));
       }
       HOTROW_RETURN_IF_ERROR(Finish(std::move(ahead.front()), step));

@@ -112,8 +112,9 @@ inline absl::Status TrainSteps(EmbeddingCollection& tables, int depth, int rank,
       const Batch whole = RandomBatch(static_cast<uint64_t>(next) + 100, static_cast<int>(features),
                                       run.batch_size, run.max_hotness, run.rows, next % 2 == 1);
       const auto [begin, end] = slice_of(run.batch_size);
-      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step,
-                              tables.Prefetch(Slice(whole, features, begin, end).view()));
+      HOTROW_ASSIGN_OR_RETURN(
+          EmbeddingStep step,
+          PrefetchStep(tables, Slice(whole, features, begin, end), next / 2, stream.device()));
       ahead.emplace_back(std::move(step), begin);
     }
     auto [step, first_sample] = std::move(ahead.front());

@@ -71,9 +71,9 @@ TEST(RowOutflowTest, RowsThatChangedSinceASnapshotBeganReachTheStoreAfterIt) {
                            /*staged=*/false, buffers.staging_rows));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
   const InitialRows initial_rows(TableOptions());
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
-                              RowOutflow::Create(cache.get(), store.get(), /*index=*/nullptr,
-                                                 &initial_rows, buffers, kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto outflow, RowOutflow::Create(cache.get(), store.get(), store.get(),
+                                             /*index=*/nullptr, &initial_rows, buffers, kRowBytes));
   ASSERT_TRUE(outflow->single_chunk());
   std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -102,8 +102,7 @@ TEST(RowOutflowTest, RowsThatChangedSinceASnapshotBeganReachTheStoreAfterIt) {
   lock.lock();
   outflow->LetGo();
   lock.unlock();
-  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t room,
-                              outflow->MakeRoom(100'000, /*trace=*/nullptr, &order, &lock));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t room, outflow->MakeRoom({}, 100'000, &order, &lock));
   EXPECT_TRUE(lock.owns_lock());
   EXPECT_EQ(room, buffers.staging_rows);
   EXPECT_EQ(outflow->FindHeld(keys[2]), nullptr);
@@ -121,9 +120,9 @@ TEST(RowOutflowTest, RowsOnTheirWayOutWhenASnapshotBeginsBelongToIt) {
                            /*staged=*/false, buffers.staging_rows));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
   const InitialRows initial_rows(TableOptions());
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
-                              RowOutflow::Create(cache.get(), store.get(), /*index=*/nullptr,
-                                                 &initial_rows, buffers, kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto outflow, RowOutflow::Create(cache.get(), store.get(), store.get(),
+                                             /*index=*/nullptr, &initial_rows, buffers, kRowBytes));
   const std::vector<RowKey> keys = Keys(10, 2);
   const std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -157,9 +156,9 @@ TEST(RowOutflowTest, RowsOfErasedKeysReachTheStoreNoMore) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
   const TieredTableOptions options = TableOptions();
   const InitialRows initial_rows(options);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
-                              RowOutflow::Create(cache.get(), store.get(), /*index=*/nullptr,
-                                                 &initial_rows, buffers, kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto outflow, RowOutflow::Create(cache.get(), store.get(), store.get(),
+                                             /*index=*/nullptr, &initial_rows, buffers, kRowBytes));
   const std::vector<RowKey> keys = Keys(10, 3);
   const std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -246,6 +245,52 @@ TEST(SnapshotMarksTest, EveryDirtyRowIsWrittenOnceWithTheBytesItHad) {
   EXPECT_EQ(marks->counts().rows, kRows - 10);
   EXPECT_EQ(marks->counts().copied, 20);
   marks->End();
+}
+
+// Its bytes are none that go by the bus, and those of the host.
+TEST(RowInflowTest, InitialRowsThatTheDeviceMakesDoNotPassThroughStaging) {
+  for (const InitializerKind kind : {InitializerKind::kUniform, InitializerKind::kNormal}) {
+    TieredTableOptions options = TableOptions();
+    TieredTableSpec& spec = options.tables[0];
+    spec.initializer.kind = kind;
+    options.cache_bytes = kCacheBytes;
+    options.place = {.staged = true};
+    const int64_t row_bytes = spec.layout.row_bytes;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(row_bytes));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto table,
+                                TieredTable::Create(options, store.get(), /*in_place=*/nullptr));
+    const std::vector<RowKey> keys = Keys(10, 40);
+    const std::vector<int32_t> counts(keys.size(), 1);
+    StepRows step;
+    HOTROW_ASSERT_OK(table->Place({}, keys, counts, &step));
+    std::vector<RowKey> miss_keys;
+    std::vector<std::byte*> staging;
+    HOTROW_ASSERT_OK(table->NextMisses(&step, &miss_keys, &staging));
+    ASSERT_EQ(miss_keys.size(), keys.size());
+    constexpr int kUnwritten = 0xEE;
+    for (std::byte* const row : staging) std::memset(row, kUnwritten, row_bytes);
+    // Of every other key the store has the row.
+    std::vector<uint8_t> found;
+    for (size_t i = 0; i < keys.size(); ++i) found.push_back(i % 2);
+    HOTROW_ASSERT_OK(table->Fill({}, &step, found));
+    const bool is_made = kind == InitializerKind::kUniform;
+    EXPECT_EQ(staging[0][0] == std::byte{kUnwritten}, is_made);
+    HOTROW_ASSERT_OK(table->NextMisses(&step, &miss_keys, &staging));
+    step.resident = true;
+    std::vector<std::byte*> rows(keys.size());
+    HOTROW_ASSERT_OK(table->ResolveForRead({}, &step, rows));
+    std::vector<std::byte> expected(static_cast<size_t>(row_bytes));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      std::memset(expected.data(), kUnwritten, expected.size());
+      std::byte* const to = expected.data();
+      if (found[i] == 0) {
+        HOTROW_ASSERT_OK(InitialRows(options).Write({}, std::span(keys).subspan(i, 1), {&to, 1}));
+      }
+      EXPECT_EQ(std::memcmp(rows[i], to, expected.size()), 0) << i;
+    }
+    table->Release({}, &step, /*updated=*/false);
+    table->WaitForDevice();
+  }
 }
 
 class InPlaceTableTest : public testing::Test {

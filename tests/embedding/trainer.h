@@ -21,20 +21,24 @@ namespace hotrow::test {
 inline constexpr int64_t kBatchSize = 48;
 inline constexpr int kFeatures = 3;
 
-// Two width classes.
+// Two width classes. Initial rows of the first a device makes itself, of the second it does not.
 inline EmbeddingCollectionOptions SmallTables() {
   EmbeddingCollectionOptions options =
       Options({Table("wide", 40, {"f0", "f1"}), Table("narrow", 3, {"f2"})});
+  options.tables[0].initializer.kind = InitializerKind::kUniform;
   for (TableConfig& table : options.tables) table.max_hotness = 3;
   return options;
 }
 
-// One in 32 bits, two in 16 with rows as wide as its own.
+// One in 32 bits, two in 16 with rows as wide as its own. Initial rows of the last two a device
+// makes itself.
 inline EmbeddingCollectionOptions TablesOfOneWidth() {
   EmbeddingCollectionOptions options =
       Options({Table("float", 20, {"f0"}), Table("half", 40, {"f1"}), Table("brain", 40, {"f2"})});
   options.tables[1].weights_precision = WeightsPrecision::kFp16;
   options.tables[2].weights_precision = WeightsPrecision::kBf16;
+  options.tables[1].initializer.kind = InitializerKind::kUniform;
+  options.tables[2].initializer.kind = InitializerKind::kConstant;
   for (TableConfig& table : options.tables) table.max_hotness = 3;
   return options;
 }
@@ -65,7 +69,8 @@ class Trainer {
 
   absl::Status Step() {
     while (next_ < last_ && static_cast<int>(ahead_.size()) <= depth_) {
-      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep ahead, tables_->Prefetch(BatchOf(next_, rows_).view()));
+      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep ahead,
+                              PrefetchStep(*tables_, BatchOf(next_, rows_), next_));
       ahead_.push_back(std::move(ahead));
       ++next_;
     }

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -806,13 +807,16 @@ struct Memory {
     static auto* const memory = new Memory();
     return *memory;
   }
-  bool Knows(const void* data, size_t bytes = 1) {
+  // The piece that has all of it.
+  std::optional<Piece> Find(const void* data, size_t bytes = 1) {
     const std::lock_guard<std::mutex> lock(mutex);
     auto at = pieces.upper_bound(static_cast<const char*>(data));
-    if (at == pieces.begin()) return false;
+    if (at == pieces.begin()) return std::nullopt;
     --at;
-    return static_cast<const char*>(data) + bytes <= at->first + at->second.bytes;
+    if (static_cast<const char*>(data) + bytes > at->first + at->second.bytes) return std::nullopt;
+    return at->second;
   }
+  bool Knows(const void* data, size_t bytes = 1) { return Find(data, bytes).has_value(); }
   cudaError_t Allocate(void** data, size_t bytes, Kind kind) {
     *data = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -1060,6 +1064,13 @@ cudaError_t cudaHostUnregister(void* data) {
   return memory.pieces.erase(static_cast<const char*>(data)) == 1
              ? cudaSuccess
              : Say(cudaErrorHostMemoryNotRegistered);
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  const std::optional<Memory::Piece> piece = Memory::Get().Find(data);
+  attributes->type = !piece.has_value()                     ? cudaMemoryTypeUnregistered
+                     : piece->kind == Memory::Kind::kDevice ? cudaMemoryTypeDevice
+                                                            : cudaMemoryTypeHost;
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,

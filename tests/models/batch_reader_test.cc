@@ -1,6 +1,8 @@
 #include "models/train/batch_reader.h"
 
 #include <atomic>
+#include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -107,6 +109,10 @@ class JaggedSource : public DataSource {
   DataSchema schema_;
 };
 
+std::vector<float> LabelsOf(const BatchReader::Item& item) {
+  return {item.batch.labels.begin(), item.batch.labels.end()};
+}
+
 class BatchReaderTest : public ::testing::TestWithParam<int32_t> {};
 
 TEST_P(BatchReaderTest, WalksAllEpochsAndMarksTheirEnds) {
@@ -114,16 +120,15 @@ TEST_P(BatchReaderTest, WalksAllEpochsAndMarksTheirEnds) {
   BatchReader reader(&source, {.epochs = 2, .batch_size = 4, .read_ahead = GetParam()});
   std::vector<std::vector<float>> seen;
   while (true) {
-    HOTROW_ASSERT_OK_AND_ASSIGN(std::unique_ptr<BatchReader::Item> item, reader.Next());
+    HOTROW_ASSERT_OK_AND_ASSIGN(std::shared_ptr<BatchReader::Item> item, reader.Next());
     if (item == nullptr) break;
-    seen.push_back(item->ends_epoch() ? std::vector<float>() : item->batch.labels);
-    reader.Recycle(std::move(item));
+    seen.push_back(item->ends_epoch() ? std::vector<float>() : LabelsOf(*item));
   }
   const std::vector<std::vector<float>> expected = {
       {0, 1, 2, 3},         {4, 5, 6, 7},         {8, 9},     {},
       {100, 101, 102, 103}, {104, 105, 106, 107}, {108, 109}, {}};
   EXPECT_EQ(seen, expected);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<BatchReader::Item> end, reader.Next());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<BatchReader::Item> end, reader.Next());
   EXPECT_EQ(end, nullptr);
 }
 
@@ -133,7 +138,7 @@ TEST_P(BatchReaderTest, LimitsTheBatchesOfEachEpoch) {
                      {.epochs = 2, .batch_size = 4, .limit_batches = 1, .read_ahead = GetParam()});
   std::vector<int64_t> sizes;
   while (true) {
-    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<BatchReader::Item> item, reader.Next());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<BatchReader::Item> item, reader.Next());
     if (item == nullptr) break;
     sizes.push_back(item->batch.batch_size);
   }
@@ -152,11 +157,10 @@ TEST_P(BatchReaderTest, BeginsInTheMiddleOfAnEpoch) {
                                .read_ahead = GetParam()});
   std::vector<std::vector<float>> seen;
   while (true) {
-    HOTROW_ASSERT_OK_AND_ASSIGN(std::unique_ptr<BatchReader::Item> item, reader.Next());
+    HOTROW_ASSERT_OK_AND_ASSIGN(std::shared_ptr<BatchReader::Item> item, reader.Next());
     if (item == nullptr) break;
     seen.push_back(item->ends_epoch() ? std::vector<float>{static_cast<float>(item->epoch)}
-                                      : item->batch.labels);
-    reader.Recycle(std::move(item));
+                                      : LabelsOf(*item));
   }
   const std::vector<std::vector<float>> expected = {
       {104, 105, 106, 107}, {1}, {200, 201, 202, 203}, {204, 205, 206, 207}, {2}};
@@ -181,14 +185,30 @@ TEST_P(BatchReaderTest, StopsInTheMiddle) {
   EXPECT_LE(source.batches_read(), GetParam() + 2);  // bounded: no more than it may read ahead
 }
 
+TEST_P(BatchReaderTest, MemoryOfAnItemIsUsedAgainOnceNobodyHasIt) {
+  CountingSource source;
+  std::shared_ptr<BatchReader::Item> kept;
+  {
+    BatchReader reader(&source, {.epochs = 4, .batch_size = 4, .read_ahead = GetParam()});
+    HOTROW_ASSERT_OK_AND_ASSIGN(kept, reader.Next());
+    std::set<const BatchReader::Item*> seen;
+    for (int i = 0; i < 12; ++i) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<BatchReader::Item> item, reader.Next());
+      EXPECT_NE(item, kept);
+      seen.insert(item.get());
+    }
+    EXPECT_LE(seen.size(), static_cast<size_t>(GetParam()) + 2);
+  }
+  EXPECT_EQ(LabelsOf(*kept), (std::vector<float>{0, 1, 2, 3}));
+}
+
 std::vector<BatchReader::Item> ReadAll(BatchReader* reader) {
   std::vector<BatchReader::Item> items;
   while (true) {
-    absl::StatusOr<std::unique_ptr<BatchReader::Item>> item = reader->Next();
+    absl::StatusOr<std::shared_ptr<BatchReader::Item>> item = reader->Next();
     HOTROW_EXPECT_OK(item);
     if (!item.ok() || *item == nullptr) return items;
     items.push_back(**item);
-    reader->Recycle(*std::move(item));
   }
 }
 

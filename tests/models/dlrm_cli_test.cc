@@ -106,6 +106,24 @@ TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
   EXPECT_EQ(std::count(files.begin(), files.end(), "report.json.tmp"), 0);
 }
 
+TEST(DlrmCliTest, WithoutADigestTheReportHasNeitherHashesNorRows) {
+  const std::string dir = test::TempDir();
+  const auto run = [&](const std::string& digest) {
+    const ProgramResult result = Dlrm(Small({digest, "--report=" + dir + "/report.json"}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out.find("tables_hash") != std::string::npos, digest == "--digest=true");
+    return ReadJson(dir + "/report.json");
+  };
+  const nlohmann::json with = run("--digest=true");
+  const nlohmann::json without = run("--digest=false");
+  EXPECT_EQ(with["test"], without["test"]);
+  EXPECT_EQ(with["tables"].size(), 3);
+  for (const char* const name : {"tables_hash", "dense_hash", "rows", "tables"}) {
+    EXPECT_TRUE(with.contains(name)) << name;
+    EXPECT_FALSE(without.contains(name)) << name;
+  }
+}
+
 TEST(DlrmCliTest, ProductsOfBf16LearnWhatFp32LearnsOnAnyNumberOfThreads) {
   const std::string dir = test::TempDir();
   const auto run = [&](const std::string& name, std::vector<std::string> more) {

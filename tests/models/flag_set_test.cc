@@ -291,7 +291,7 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   for (const auto& [name, value] : set.Values()) {
     const bool is_switch = name == "mllog" || name == "resume" || name == "mrc" ||
                            name == "keep_best" || name == "delta_weights_only" ||
-                           name == "cuda_graph" || name == "fuse_lookup";
+                           name == "cuda_graph" || name == "fuse_lookup" || name == "digest";
     EXPECT_THAT(help, HasSubstr("\n  --" + name + (is_switch ? " " : "=")));
   }
   std::istringstream lines(help);

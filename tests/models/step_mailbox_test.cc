@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "base/device_stream.h"
+#include "base/shared_allocator.h"
 #include "gtest/gtest.h"
 #include "models/train/step_mailbox_impl.h"
 #include "tests/support/gpu_test.h"
@@ -34,11 +36,29 @@ class StepMailboxTest : public testing::TestWithParam<Device> {
     HOTROW_EXPECT_OK(WaitForStream(ctx_));
     return out;
   }
-  void Step(float i, Floats* dense) {
-    *dense = {i, i + 1, i + 2};
-    HOTROW_ASSERT_OK(mail_->UploadDense(*dense));
-    HOTROW_ASSERT_OK(mail_->UploadLabels(Floats{-i}));
-    std::fill(dense->begin(), dense->end(), -1.0f);  // the batch is used again at once
+  // A batch that copies to the device read where it lies, until nobody keeps it.
+  struct Lent {
+    SharedVector<float> dense;
+    SharedVector<float> labels;
+  };
+  std::shared_ptr<Lent> Lend(const Floats& dense, const Floats& labels) {
+    const SharedAllocator<float> memory(GetParam());
+    ++lent_;
+    return {new Lent{{dense.begin(), dense.end(), memory}, {labels.begin(), labels.end(), memory}},
+            [this](Lent* lent) {
+              std::fill(lent->dense.begin(), lent->dense.end(), -1.0f);
+              delete lent;
+              --lent_;
+            }};
+  }
+  void Upload(const Floats& dense, const Floats& labels) {
+    const auto lent = Lend(dense, labels);
+    HOTROW_ASSERT_OK(mail_->Keep(lent));
+    HOTROW_ASSERT_OK(mail_->UploadDense(lent->dense));
+    HOTROW_ASSERT_OK(mail_->UploadLabels(lent->labels));
+  }
+  void Step(float i) {
+    Upload({i, i + 1, i + 2}, {-i});
     Write(i, 10 * i);
     HOTROW_ASSERT_OK(mail_->Post());
   }
@@ -50,18 +70,19 @@ class StepMailboxTest : public testing::TestWithParam<Device> {
     EXPECT_EQ(Floats(letter.labels.begin(), letter.labels.end()), Floats{-i});
   }
 
+  int lent_ = 0;  // batches that somebody keeps
   DeviceStream stream_;
   ExecContext ctx_;
   std::unique_ptr<StepMailbox> mail_;
 };
 
 TEST_P(StepMailboxTest, StepsAreReadInOrderWithWhatTheyHadUploaded) {
-  Floats dense;
   float next = 1;
   for (int64_t keep = 0; keep < StepMailbox::kUnreadMax; ++keep) {
     for (float i = 1; i <= 20; ++i) {
-      Step(20 * static_cast<float>(keep) + i, &dense);
+      Step(20 * static_cast<float>(keep) + i);
       while (mail_->num_unread() > keep) ExpectRead(next++);
+      EXPECT_LE(lent_, keep + 1) << "those unread, and that of the last letter";
     }
   }
   while (mail_->num_unread() > 0) ExpectRead(next++);
@@ -92,12 +113,11 @@ TEST_P(StepMailboxTest, UploadsAreThereUntilTheNext) {
 }
 
 TEST_P(StepMailboxTest, AStepWithoutAPostLeavesNothingBehind) {
-  Floats dense;
-  Step(1, &dense);
-  HOTROW_ASSERT_OK(mail_->UploadDense(Floats{8, 8, 8, 8}));
-  HOTROW_ASSERT_OK(mail_->UploadLabels(Floats{8, 8}));
+  Step(1);
+  Upload({8, 8, 8, 8}, {8, 8});
   Write(8, 8);
-  Step(2, &dense);
+  Step(2);
+  EXPECT_EQ(lent_, 2);
   ExpectRead(1);
   ExpectRead(2);
   EXPECT_EQ(mail_->num_unread(), 0);

@@ -327,7 +327,7 @@ TEST(SyntheticTest, AnEmptyBatchEndsTheSplitAndStaysTheEnd) {
   for (int i = 0; i < 2; ++i) {
     HOTROW_ASSERT_OK(reader->Next(2, &batch));
     EXPECT_EQ(batch.batch_size, 0);
-    EXPECT_EQ(batch.offsets, std::vector<int64_t>{0});
+    EXPECT_EQ(batch.offsets, SharedVector<int64_t>{0});
     EXPECT_TRUE(batch.values.empty());
     EXPECT_TRUE(batch.labels.empty());
     EXPECT_EQ(reader->position(), 5);

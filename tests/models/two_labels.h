@@ -43,7 +43,7 @@ class TwoLabels : public DataSource {
         labels.push_back(batch->labels[b]);
         labels.push_back(batch->dense[b * columns] > 0 ? 1.0f : 0.0f);
       }
-      batch->labels = std::move(labels);
+      batch->labels.assign(labels.begin(), labels.end());
       batch->num_labels = 2;
       return absl::OkStatus();
     }

@@ -180,7 +180,7 @@ std::vector<uint64_t> Keys(DataSource& source, Split split) {
   HOTROW_CHECK(reader.ok());
   CtrBatch batch;
   HOTROW_CHECK((*reader)->Next(1000, &batch).ok());
-  return batch.values;
+  return {batch.values.begin(), batch.values.end()};
 }
 
 TEST(MinCountTest, RareValuesOfTheTrainingDataAreOneValue) {

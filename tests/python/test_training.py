@@ -5,6 +5,7 @@ import tempfile
 import threading
 import unittest
 import unittest.mock
+import weakref
 
 import numpy as np
 
@@ -214,6 +215,31 @@ class TrainingTest(unittest.TestCase):
             for step in steps:
                 step.cancel()
 
+    def test_arrays_that_are_not_copied_are_kept_until_the_step_is_over(self):
+        hashes = set()
+        for copy in (True, False):
+            with make(prefetch_depth=2) as tables:
+                steps, arrays = [], []
+                for number in range(3):
+                    ids = np.random.default_rng(number).integers(0, 50, 24)
+                    batch = hotrow.Jagged(4, ids, offsets=np.arange(0, 26, 2))
+                    steps.append(tables.prefetch(batch, copy=copy))
+                    if copy:
+                        ids[:] = -1
+                    arrays.append(weakref.ref(ids))
+                    del batch, ids
+                self.assertEqual([array() is None for array in arrays], [copy] * 3)
+                out = steps[0].lookup()
+                steps[0].update(out)
+                self.assertIsNone(arrays[0]())
+                steps[1].cancel()
+                self.assertIsNone(arrays[1]())
+                del steps[2]
+                self.assertEqual(arrays[2]() is None, copy)  # until the next call
+                hashes.add(tables.digest()["hash"])
+                self.assertIsNone(arrays[2]())
+        self.assertEqual(len(hashes), 1)
+
     def test_features_without_pooling(self):
         tables = [
             hotrow.Table("items", DIM, ["item"], optimizer=hotrow.Sgd(lr=1.0)),
@@ -302,8 +328,9 @@ class TrainingTest(unittest.TestCase):
             return unittest.mock.patch.object(_abi, name, call)
 
         with make() as tables:
-            with interrupted("prefetch"), self.assertRaises(KeyboardInterrupt):
-                tables.prefetch(batch_of(0))
+            for name, copy in (("prefetch", True), ("prefetch_in_place", False)):
+                with interrupted(name), self.assertRaises(KeyboardInterrupt):
+                    tables.prefetch(batch_of(0), copy=copy)
             train(tables, [batch_of(0)])
         with tempfile.TemporaryDirectory() as folder:
             store = hotrow.Ssd(folder + "/rows", disk_bytes="256MiB", memory="64MiB")

@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -61,6 +63,49 @@ TEST(HostStoreTest, ABudgetThatHoldsNothingIsRefusedAtOpening) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("host store")));
 }
 
+// With equal keys, of which the last one wins, and until the store is full.
+TEST(HostStoreTest, ThreadsOfAPoolWriteAndReadTheSameRows) {
+  constexpr int64_t kRowBytes = 64;
+  constexpr uint64_t kKeys = 30'000;
+  std::vector<RowKey> keys;
+  std::vector<std::array<std::byte, kRowBytes>> values;
+  for (uint64_t i = 0; i < 2 * kKeys; ++i) {
+    keys.push_back({i * 7 % kKeys, static_cast<uint32_t>(i * 7 % kKeys % 2)});
+    values.emplace_back().fill(static_cast<std::byte>(i % 251));
+  }
+  std::vector<const std::byte*> rows;
+  for (const auto& value : values) rows.push_back(value.data());
+  const HostStoreOptions options = {.tables = {{0, kRowBytes}, {1, kRowBytes}},
+                                    .budget_bytes = 16 * kMiB};
+  ThreadPool pool(3);
+  std::vector<std::map<uint64_t, std::byte>> seen;
+  for (ThreadPool* const threads : {static_cast<ThreadPool*>(nullptr), &pool}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, HostStore::Open(options));
+    HOTROW_ASSERT_OK(store->InsertOrAssign(keys, rows, threads));
+    EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(kKeys));
+    EXPECT_EQ(store->Stats().rows_written, static_cast<int64_t>(2 * kKeys));
+    std::vector<std::map<uint64_t, std::byte>> parts(HostStore::kParts);
+    store->IterateParts(
+        threads, [&](int64_t part, const RowKey& key, std::span<const std::byte> row) {
+          EXPECT_EQ(key.table, key.key % 2);
+          EXPECT_TRUE(parts[static_cast<size_t>(part)].emplace(key.key, row[0]).second);
+        });
+    std::map<uint64_t, std::byte>& all = seen.emplace_back();
+    for (auto& part : parts) all.merge(part);
+    EXPECT_EQ(all.size(), kKeys);
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto small,
+                              HostStore::Open({.tables = options.tables, .budget_bytes = kMiB}));
+  std::vector<std::byte*> at(keys.size());
+  std::vector<uint8_t> added(keys.size());
+  EXPECT_THAT(small->InsertOrAssign(keys, rows, at, added, &pool),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("host store")));
+  const int64_t written = std::count_if(at.begin(), at.end(), [](auto* row) { return row; });
+  EXPECT_EQ(small->Stats().rows_written, written);
+  EXPECT_EQ(small->Stats().rows, std::count(added.begin(), added.end(), 1));
+}
+
 TEST(BudgetedBufferTest, TakesWholePagesAndGivesThemBack) {
   using Bytes = internal::BudgetedBuffer<std::byte>;
   internal::MemoryBudget budget(int64_t{1} << 60);
@@ -108,6 +153,32 @@ TEST(HostArenaTest, WhatIsProvidedIsPresentAndCarvedBeforeAnythingElse) {
     HOTROW_ASSERT_OK(arena.Carve(8 * kMiB));
     EXPECT_EQ(arena.num_extents(), 2);
   }
+}
+
+TEST(HostArenaTest, WhatIsProvidedLaterIsWaitedForAndCountedAtOnce) {
+  internal::MemoryBudget budget(int64_t{4} << 30);
+  internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+  // Three extents, two of them by the thread.
+  HOTROW_ASSERT_OK(arena.Provide(300 * kMiB, nullptr, /*at_once=*/8 * kMiB));
+  EXPECT_EQ(arena.extent_bytes(), 300 * kMiB);
+  EXPECT_GE(arena.num_extents(), 1);
+  // From several threads, all of it and no more.
+  ThreadPool pool(3);
+  std::atomic<int64_t> carved{0};
+  ParallelFor(&pool, 75, 1, [&](int64_t, int64_t) {
+    const auto piece = arena.Carve(4 * kMiB);
+    HOTROW_EXPECT_OK(piece);
+    if (!piece.ok()) return;
+    **piece = std::byte{1};
+    carved += 4 * kMiB;
+  });
+  EXPECT_EQ(carved, arena.extent_bytes());
+  EXPECT_EQ(arena.num_extents(), 3);
+  HOTROW_EXPECT_OK(arena.Carve(64));
+  EXPECT_EQ(arena.num_extents(), 4);
+  // Nobody waits for what nobody needs.
+  internal::HostArena left(budget, HugePages::kTry, Device::kCpu);
+  HOTROW_ASSERT_OK(left.Provide(3000 * kMiB, nullptr, /*at_once=*/8 * kMiB));
 }
 
 TEST(HostArenaTest, ProvidingTwiceAddsWhatIsMissing) {

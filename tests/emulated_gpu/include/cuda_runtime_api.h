@@ -50,6 +50,14 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
   cudaDevAttrMemoryPoolsSupported = 115,
 };
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+};
 enum cudaLimit { cudaLimitMaxL2FetchGranularity = 5 };
 struct cudaUUID_t {
   char bytes[16];
@@ -113,6 +121,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* data);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data);
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,

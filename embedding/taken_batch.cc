@@ -7,10 +7,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_registration.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "embedding/batch_copy_impl.h"
 #include "embedding/score_sums_impl.h"
+#include "embedding/taken_batch_impl.h"
 
 namespace hotrow {
 namespace internal {
@@ -47,7 +48,7 @@ bool HasLengths(const BagSpan& offsets, const BagSpan& lengths, int64_t bags) {
 
 // Where bags go in the pass that checks them.
 struct BagCopy {
-  int64_t* offsets = nullptr;  // [0]: the lookups before them; gets [1, bags]. Null: they stay
+  int64_t* offsets = nullptr;  // [0]: the lookups before them; gets [1, bags]. Null: nowhere
   bool single = true;          // becomes false where some bag has not one lookup
 };
 
@@ -173,23 +174,6 @@ absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
   return absl::OkStatus();
 }
 
-// Writes the keys of the ids of one feature, if its table knows them all. offsets as above.
-template <typename Id>
-absl::Status PutIds(ThreadPool* pool, const PlannedFeature& feature, std::span<const Id> ids,
-                    std::span<const int64_t> offsets, uint64_t* out) {
-  const uint64_t last =
-      feature.num_embeddings == 0 ? UINT64_MAX : static_cast<uint64_t>(feature.num_embeddings) - 1;
-  const bool known = AllGood(pool, std::ssize(ids), [&](int64_t begin, int64_t end) {
-    bool good = true;
-    for (int64_t j = begin; j < end; ++j) {
-      out[j] = static_cast<uint64_t>(ids[static_cast<size_t>(j)]);  // none of 32 bits is negative
-      good &= out[j] <= last;
-    }
-    return good;
-  });
-  return known ? absl::OkStatus() : CheckIds(feature, ids, offsets);
-}
-
 // kind: "weight" or "score". offsets as above.
 absl::Status NotFiniteError(const PlannedFeature& feature, std::span<const float> values,
                             std::span<const int64_t> offsets, const char* kind) {
@@ -199,21 +183,6 @@ absl::Status NotFiniteError(const PlannedFeature& feature, std::span<const float
       absl::StrCat("feature \"", feature.name, "\", sample ",
                    SampleOf(offsets, offsets.front() + (bad - values.begin())), ": its ", kind,
                    " is ", *bad, "; ", kind, "s must be finite"));
-}
-
-// Sets the weights of one feature.
-absl::Status PutWeights(ThreadPool* pool, const PlannedFeature& feature,
-                        std::span<const float> weights, std::span<const int64_t> offsets,
-                        float* out) {
-  const bool finite = AllGood(pool, std::ssize(weights), [&](int64_t begin, int64_t end) {
-    bool good = true;
-    for (int64_t j = begin; j < end; ++j) {
-      out[j] = weights[static_cast<size_t>(j)];
-      good &= std::isfinite(out[j]);
-    }
-    return good;
-  });
-  return finite ? absl::OkStatus() : NotFiniteError(feature, weights, offsets, "weight");
 }
 
 // Sets the scores of one feature, out[0, lookups): those given, where there are some and its table
@@ -237,8 +206,166 @@ absl::Status PutScores(ThreadPool* pool, const Plan& plan, const PlannedFeature&
   return finite ? absl::OkStatus() : NotFiniteError(feature, scores, offsets, "score");
 }
 
+// Whether good(f, begin, end) says so of all lookups [begin, end) of the batch, which are of
+// feature f.
+bool AllGoodOfFeatures(ThreadPool* pool, const TakenBatch& batch, size_t num_features,
+                       absl::FunctionRef<bool(size_t, int64_t, int64_t)> good) {
+  return AllGood(pool, batch.offsets.back(), [&](int64_t begin, int64_t end) {
+    bool all = true;
+    for (size_t f = 0; f < num_features && begin < end; ++f) {
+      const int64_t part_end = std::min(end, batch.bags(f).back());
+      if (begin >= part_end) continue;
+      all &= good(f, begin, part_end);
+      begin = part_end;
+    }
+    return all;
+  });
+}
+
+template <typename T>
+bool MayStay(TakeArrays arrays, const TakenBatch& taken, std::span<const T> array) {
+  return arrays == TakeArrays::kInPlace && !array.empty() &&
+         IsPageLocked(taken.device(), array.data(), static_cast<int64_t>(array.size_bytes()));
+}
+
+// Sets offsets to memory of the batch itself, of which only offsets[0] is written.
+int64_t* RoomForOffsets(int64_t num_features, TakenBatch* taken) {
+  taken->own_offsets.resize(static_cast<size_t>(num_features * taken->batch_size) + 1);
+  taken->own_offsets[0] = 0;
+  taken->offsets = taken->own_offsets;
+  return taken->own_offsets.data();
+}
+
+// The n numbers that arrays of all features have together, where those lie end to end in memory
+// that may stay; otherwise an empty one.
+template <typename T>
+std::span<const T> AsOne(size_t num_features, int64_t n, TakeArrays arrays, const TakenBatch& taken,
+                         absl::FunctionRef<std::span<const T>(size_t f)> array_of) {
+  std::span<const T> all;
+  for (size_t f = 0; f < num_features; ++f) {
+    const std::span<const T> array = array_of(f);
+    if (array.empty()) continue;
+    if (all.empty()) all = array.first(0);
+    if (array.data() != all.data() + all.size()) return {};
+    all = {all.data(), all.size() + array.size()};
+  }
+  return std::ssize(all) == n && MayStay(arrays, taken, all) ? all : std::span<const T>();
+}
+
+// Empty where they have 32 bits.
+std::span<const uint64_t> AsKeys(const IdSpan& ids) {
+  return std::visit(
+      [](const auto& own) -> std::span<const uint64_t> {
+        if constexpr (sizeof(own[0]) != sizeof(uint64_t)) return {};
+        return {reinterpret_cast<const uint64_t*>(own.data()), own.size()};
+      },
+      ids);
+}
+
+// No id of 32 bits is negative.
+template <typename Id>
+uint64_t Key(Id id) {
+  return static_cast<uint64_t>(id);
+}
+
+using BagsOf = absl::FunctionRef<FeatureBags(size_t f)>;
+
+// In memory of the batch itself, or where they are.
+absl::Status TakeIds(const Plan& plan, ThreadPool* pool, BagsOf bags_of, TakeArrays arrays,
+                     TakenBatch* taken) {
+  const size_t num_features = plan.features.size();
+  const int64_t n = taken->offsets.back();
+  taken->values = AsOne<uint64_t>(num_features, n, arrays, *taken,
+                                  [&](size_t f) { return AsKeys(bags_of(f).values); });
+  uint64_t* out = nullptr;
+  if (taken->values.empty()) {
+    taken->own_values.resize(static_cast<size_t>(n));
+    taken->values = taken->own_values;
+    out = taken->own_values.data();
+  }
+  const bool any_key = std::all_of(plan.features.begin(), plan.features.end(),
+                                   [](const PlannedFeature& f) { return f.num_embeddings == 0; });
+  if (out == nullptr && any_key) return absl::OkStatus();
+  const auto known = [&](size_t f, int64_t begin, int64_t end) {
+    const auto num_embeddings = static_cast<uint64_t>(plan.features[f].num_embeddings);
+    const uint64_t last = num_embeddings == 0 ? UINT64_MAX : num_embeddings - 1;
+    return std::visit(
+        [&](const auto& ids) {
+          const auto* const from = ids.data() + (begin - taken->bags(f).front());
+          bool good = true;
+          if (out == nullptr) {
+            for (int64_t j = 0; j < end - begin; ++j) good &= Key(from[j]) <= last;
+            return good;
+          }
+          for (int64_t j = 0; j < end - begin; ++j) {
+            out[begin + j] = Key(from[j]);
+            good &= Key(from[j]) <= last;
+          }
+          return good;
+        },
+        bags_of(f).values);
+  };
+  if (AllGoodOfFeatures(pool, *taken, num_features, known)) return absl::OkStatus();
+  for (size_t f = 0; f < num_features; ++f) {
+    HOTROW_RETURN_IF_ERROR(
+        std::visit([&](const auto& ids) { return CheckIds(plan.features[f], ids, taken->bags(f)); },
+                   bags_of(f).values));
+  }
+  return absl::InternalError("a wrong id has become right: the batch changes while it is read");
+}
+
+// As TakeIds. Of features without weights they are 1.
+absl::Status TakeWeights(const Plan& plan, ThreadPool* pool, BagsOf bags_of, TakeArrays arrays,
+                         TakenBatch* taken) {
+  const size_t num_features = plan.features.size();
+  const int64_t n = taken->offsets.back();
+  taken->weights =
+      AsOne<float>(num_features, n, arrays, *taken, [&](size_t f) { return bags_of(f).weights; });
+  float* out = nullptr;
+  if (taken->weights.empty()) {
+    taken->own_weights.resize(static_cast<size_t>(n));
+    taken->weights = taken->own_weights;
+    out = taken->own_weights.data();
+  }
+  const auto finite = [&](size_t f, int64_t begin, int64_t end) {
+    const std::span<const float> weights = bags_of(f).weights;
+    if (weights.empty()) {
+      std::fill(out + begin, out + end, 1.0f);
+      return true;
+    }
+    const float* const from = weights.data() + (begin - taken->bags(f).front());
+    bool good = true;
+    for (int64_t j = 0; j < end - begin; ++j) good &= std::isfinite(from[j]);
+    if (out != nullptr) std::copy_n(from, end - begin, out + begin);
+    return good;
+  };
+  if (AllGoodOfFeatures(pool, *taken, num_features, finite)) return absl::OkStatus();
+  for (size_t f = 0; f < num_features; ++f) {
+    const std::span<const float> weights = bags_of(f).weights;
+    if (!std::all_of(weights.begin(), weights.end(), [](float x) { return std::isfinite(x); })) {
+      return NotFiniteError(plan.features[f], weights, taken->bags(f), "weight");
+    }
+  }
+  return absl::InternalError("a wrong weight has become right: the batch changes while it is read");
+}
+
+// All but the bags, which taken->offsets has.
+absl::Status TakeLookups(const Plan& plan, ThreadPool* pool, BagsOf bags_of, bool weighted,
+                         bool scored, TakeArrays arrays, TakenBatch* taken) {
+  HOTROW_RETURN_IF_ERROR(TakeIds(plan, pool, bags_of, arrays, taken));
+  taken->weights = {};
+  if (weighted) HOTROW_RETURN_IF_ERROR(TakeWeights(plan, pool, bags_of, arrays, taken));
+  taken->scores.resize(scored ? taken->values.size() : 0);
+  for (size_t f = 0; scored && f < plan.features.size(); ++f) {
+    const std::span<const int64_t> bags = taken->bags(f);
+    HOTROW_RETURN_IF_ERROR(PutScores(pool, plan, plan.features[f], bags_of(f).scores, bags,
+                                     taken->scores.data() + bags.front()));
+  }
+  return absl::OkStatus();
+}
+
 template <typename Views>
-absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views& views,
+absl::Status CheckShapesOf(const Plan& plan, const TakenBatch& batch, const Views& views,
                            const char* what) {
   if (plan.pooled_dim > 0 || views.pooled.cols > 0) {
     HOTROW_RETURN_IF_ERROR(CheckShape(views.pooled, batch.batch_size, plan.pooled_dim,
@@ -253,9 +380,9 @@ absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views
   for (size_t f = 0; f < plan.features.size(); ++f) {
     const PlannedFeature& feature = plan.features[f];
     if (feature.unpooled_index < 0) continue;
-    const int64_t* const bags = batch.offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
+    const std::span<const int64_t> bags = batch.bags(f);
     HOTROW_RETURN_IF_ERROR(CheckShape(views.unpooled[static_cast<size_t>(feature.unpooled_index)],
-                                      bags[batch.batch_size] - bags[0], feature.dim, [&] {
+                                      bags.back() - bags.front(), feature.dim, [&] {
                                         return absl::StrCat(what, ".unpooled[",
                                                             feature.unpooled_index, "], feature \"",
                                                             feature.name, "\"");
@@ -358,65 +485,43 @@ absl::Status CheckShape(MatrixView<const float> view, int64_t rows, int64_t cols
   return absl::OkStatus();
 }
 
-absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
-                       const JaggedBatch& batch, BatchCopy* copy) {
+absl::Status TakeBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
+                       const JaggedBatch& batch, TakeArrays arrays, TakenBatch* taken) {
   const int64_t num_features = std::ssize(plan.features);
   HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
-  copy->batch_size = batch.batch_size;
-  copy->offsets.resize(static_cast<size_t>(num_features * batch.batch_size) + 1);
-  copy->offsets[0] = 0;
-  BagCopy bags_copy = {.offsets = copy->offsets.data()};
+  taken->batch_size = batch.batch_size;
+  const auto* const offsets = std::get_if<std::span<const int64_t>>(&batch.offsets);
+  const bool stay = offsets != nullptr && MayStay(arrays, *taken, *offsets);
+  BagCopy bags_copy = {.offsets = stay ? nullptr : RoomForOffsets(num_features, taken)};
   HOTROW_RETURN_IF_ERROR(CheckBatch(
       pool, batch, num_features,
       [&plan](int64_t f) -> const std::string& {
         return plan.features[static_cast<size_t>(f)].name;
       },
       &bags_copy));
-  copy->single_lookups = bags_copy.single;
+  if (stay) taken->offsets = *offsets;
+  taken->single_lookups = bags_copy.single;
   if (!plan.scores && !batch.scores.empty()) {
     return absl::InvalidArgumentError(
         "scores: no table keeps any; set TableConfig::score of one, or give none");
   }
-  copy->weights.resize(batch.weights.size());
-  copy->scores.resize(batch.scores.size());
-  const auto bags_of = [&](int64_t f) -> std::span<const int64_t> {
-    return std::span(copy->offsets)
-        .subspan(static_cast<size_t>(f * batch.batch_size),
-                 static_cast<size_t>(batch.batch_size + 1));
-  };
-  for (int64_t f = 0; f < num_features; ++f) {
-    const PlannedFeature& feature = plan.features[static_cast<size_t>(f)];
-    const std::span<const int64_t> bags = bags_of(f);
+  const auto bags_of = [&](size_t f) {
+    const std::span<const int64_t> bags = taken->bags(f);
     const auto first = static_cast<size_t>(bags.front());
-    const auto lookups = static_cast<size_t>(bags.back()) - first;
-    if (!batch.weights.empty()) {
-      HOTROW_RETURN_IF_ERROR(PutWeights(pool, feature, batch.weights.subspan(first, lookups), bags,
-                                        copy->weights.data() + first));
-    }
-    if (!batch.scores.empty()) {
-      HOTROW_RETURN_IF_ERROR(PutScores(pool, plan, feature, batch.scores.subspan(first, lookups),
-                                       bags, copy->scores.data() + first));
-    }
-  }
-  copy->values.resize(static_cast<size_t>(SizeOf(batch.values)));
-  return std::visit(
-      [&](const auto& ids) -> absl::Status {
-        for (int64_t f = 0; f < num_features; ++f) {
-          const std::span<const int64_t> bags = bags_of(f);
-          HOTROW_RETURN_IF_ERROR(
-              PutIds(pool, plan.features[static_cast<size_t>(f)],
-                     ids.subspan(static_cast<size_t>(bags.front()),
-                                 static_cast<size_t>(bags.back() - bags.front())),
-                     bags, copy->values.data() + bags.front()));
-        }
-        return absl::OkStatus();
-      },
-      batch.values);
+    const auto n = static_cast<size_t>(bags.back()) - first;
+    FeatureBags out;
+    std::visit([&](const auto& ids) { out.values = ids.subspan(first, n); }, batch.values);
+    if (!batch.weights.empty()) out.weights = batch.weights.subspan(first, n);
+    if (!batch.scores.empty()) out.scores = batch.scores.subspan(first, n);
+    return out;
+  };
+  return TakeLookups(plan, pool, bags_of, !batch.weights.empty(), !batch.scores.empty(), arrays,
+                     taken);
 }
 
-absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
+absl::Status TakeBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
                        const FeatureBatch& batch, std::span<const int32_t> position_of,
-                       BatchCopy* copy) {
+                       TakeArrays arrays, TakenBatch* taken) {
   HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
   const size_t num_features = plan.features.size();
   if (batch.features.size() != num_features) {
@@ -434,56 +539,30 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
   const auto bags_of = [&](size_t f) -> const FeatureBags& {
     return batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
   };
-  copy->batch_size = batch.batch_size;
-  copy->offsets.resize(num_features * static_cast<size_t>(batch.batch_size) + 1);
-  copy->offsets[0] = 0;
-  BagCopy bags_copy = {.offsets = copy->offsets.data()};
+  taken->batch_size = batch.batch_size;
+  // Each feature's begin at 0, those of a TakenBatch do not.
+  BagCopy bags_copy = {.offsets = RoomForOffsets(std::ssize(plan.features), taken)};
   HOTROW_RETURN_IF_ERROR(CheckFeatures(
       pool, batch.batch_size, num_features, bags_of,
       [&plan](size_t f) -> const std::string& { return plan.features[f].name; }, &bags_copy));
-  copy->single_lookups = bags_copy.single;
-  int64_t lookups = 0;
+  taken->single_lookups = bags_copy.single;
   for (size_t f = 0; f < num_features; ++f) {
-    const FeatureBags& bags = bags_of(f);
-    lookups += SizeOf(bags.values);
     const PlannedFeature& feature = plan.features[f];
-    if (!bags.scores.empty() && !plan.tables[static_cast<size_t>(feature.table)].layout.scored()) {
+    if (!bags_of(f).scores.empty() &&
+        !plan.tables[static_cast<size_t>(feature.table)].layout.scored()) {
       return absl::InvalidArgumentError(
           absl::StrCat("feature \"", feature.name,
                        "\": scores: its table keeps none; set TableConfig::score, or give none"));
     }
   }
-  copy->values.resize(static_cast<size_t>(lookups));
-  copy->weights.resize(weighted ? static_cast<size_t>(lookups) : 0);
-  copy->scores.resize(scored ? static_cast<size_t>(lookups) : 0);
-  for (size_t f = 0; f < num_features; ++f) {
-    const FeatureBags& bags = bags_of(f);
-    const size_t first_bag = f * static_cast<size_t>(batch.batch_size);
-    const std::span<const int64_t> offsets =
-        std::span<const int64_t>(copy->offsets).subspan(first_bag, batch.batch_size + 1);
-    HOTROW_RETURN_IF_ERROR(std::visit(
-        [&](const auto& ids) {
-          return PutIds(pool, plan.features[f], ids, offsets,
-                        copy->values.data() + offsets.front());
-        },
-        bags.values));
-    if (scored) {
-      HOTROW_RETURN_IF_ERROR(PutScores(pool, plan, plan.features[f], bags.scores, offsets,
-                                       copy->scores.data() + offsets.front()));
-    }
-    if (!weighted) continue;
-    float* const weights = copy->weights.data() + offsets.front();
-    HOTROW_RETURN_IF_ERROR(PutWeights(pool, plan.features[f], bags.weights, offsets, weights));
-    if (bags.weights.empty()) std::fill(weights, weights + SizeOf(bags.values), 1.0f);
-  }
-  return absl::OkStatus();
+  return TakeLookups(plan, pool, bags_of, weighted, scored, arrays, taken);
 }
 
-absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch, const EmbeddingOutput& output) {
+absl::Status CheckShapes(const Plan& plan, const TakenBatch& batch, const EmbeddingOutput& output) {
   return CheckShapesOf(plan, batch, output, "EmbeddingOutput");
 }
 
-absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch,
+absl::Status CheckShapes(const Plan& plan, const TakenBatch& batch,
                          const EmbeddingGradient& gradient) {
   return CheckShapesOf(plan, batch, gradient, "EmbeddingGradient");
 }
