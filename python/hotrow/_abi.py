@@ -173,6 +173,7 @@ class ScorerOptions(Structure):
         ("max_concurrency", c_int32),
         ("reserved", c_int32),
         ("rows_dir", c_char_p),
+        ("deadline_ms", c_int64),
     ]
 
 
@@ -281,6 +282,7 @@ _WORDS = {
     "candidate_dense": "dense",
     "memory_bytes": "memory",
     "optimizer.kind": "optimizer",
+    "options.deadline_ms": "deadline",
     "options.max_batch_size": "max_batch_size",
     "options.max_concurrency": "max_concurrency",
     "options.memory_bytes": "memory",
