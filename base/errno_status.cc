@@ -44,6 +44,8 @@ absl::Status ErrnoToStatus(int error_number, std::string_view what) {
   message += ": ";
   message += ::strerror_r(error_number, text, sizeof(text));  // GNU's form: returns the text
   if (error_number == EFBIG) message += FileSizeRemedy();
+  if (error_number == ENOSPC) message += "; make room on that file system";
+  if (error_number == EDQUOT) message += "; make room, or have the quota raised";
   if (error_number == ENOSPC || error_number == EDQUOT) return OutOfRoomError(message);
   return absl::Status(CodeOf(error_number), message);
 }

@@ -54,9 +54,11 @@ absl::Status Turn::status() const {
 bool MadeRoom(Tables& tables, const absl::Status& wanted) {
   if (!IsOutOfRoom(wanted)) return false;
   const bool alone = tables.communicator == nullptr || tables.communicator->world_size() == 1;
-  if (!alone || tables.writer == nullptr || !tables.writer->Wait().ok()) return false;
+  if (!alone || tables.writer == nullptr) return false;
+  const bool was_busy = tables.writer->busy();  // then its commit lets older ones go
+  if (!tables.writer->Wait().ok()) return false;
   const absl::StatusOr<bool> removed = tables.writer->KeepNewestOnly();
-  return removed.ok() && *removed;
+  return removed.ok() && (*removed || was_busy);
 }
 
 namespace {

@@ -1,5 +1,6 @@
 #include "models/serving/scorer.h"
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@
 struct hotrow_scorer : hotrow::capi::Handle {
   std::mutex mutex;
   std::shared_ptr<const hotrow::Scorer> scorer;  // null: it was closed
+  std::chrono::milliseconds deadline{0};         // of a call that scores; 0: none
 };
 
 namespace hotrow::capi {
@@ -89,15 +91,21 @@ absl::StatusOr<std::span<const T>> TakeSpan(const T* data, int64_t size, std::st
   return TakeArray<T>(data, size, name);
 }
 
-absl::Status Score(const Scorer& scorer, const hotrow_batch* batch, const hotrow_matrix* dense,
-                   const hotrow_matrix* logits) {
+// When a call is over that begins now.
+ScoreDeadline DeadlineOf(const hotrow_scorer& scorer) {
+  return scorer.deadline.count() == 0 ? kNoDeadline
+                                      : std::chrono::steady_clock::now() + scorer.deadline;
+}
+
+absl::Status Score(const Scorer& scorer, ScoreDeadline deadline, const hotrow_batch* batch,
+                   const hotrow_matrix* dense, const hotrow_matrix* logits) {
   HOTROW_ASSIGN_OR_RETURN(const BatchView view, TakeBatch(batch, scorer.feature_names()));
   const int64_t samples = view.all.batch_size;
   ScoreBatch out = {.sparse = view.all, .features = view.bags};
   HOTROW_ASSIGN_OR_RETURN(out.dense, TakeContiguous(dense, samples, scorer.num_dense(), "dense"));
   HOTROW_ASSIGN_OR_RETURN(const std::span<float> room,
                           TakeContiguous(logits, samples, scorer.num_tasks(), "logits"));
-  return scorer.Score(out, room);
+  return scorer.Score(out, room, nullptr, deadline);
 }
 
 // One of the two batches of a call with candidates; null where it has no features.
@@ -118,8 +126,8 @@ absl::StatusOr<BatchView> TakePart(const hotrow_batch* batch, const std::vector<
                                                  taken->all.batch_size, ", expected ", samples));
 }
 
-absl::Status ScoreCandidates(const Scorer& scorer, const hotrow_candidates* in,
-                             const hotrow_matrix* logits) {
+absl::Status ScoreCandidates(const Scorer& scorer, ScoreDeadline deadline,
+                             const hotrow_candidates* in, const hotrow_matrix* logits) {
   HOTROW_ASSIGN_OR_RETURN(
       const hotrow_candidates taken,
       TakeStruct(in, hotrow_candidates{.struct_size = sizeof(hotrow_candidates)}, "candidates"));
@@ -162,11 +170,11 @@ absl::Status ScoreCandidates(const Scorer& scorer, const hotrow_candidates* in,
   out.user_bags = user.bags;
   out.candidates = candidates.all;
   out.candidate_bags = candidates.bags;
-  return scorer.ScoreCandidates(out, room);
+  return scorer.ScoreCandidates(out, room, nullptr, deadline);
 }
 
-absl::Status ScoreLines(const Scorer& scorer, const char* const* lines, const int64_t* lengths,
-                        int64_t num_lines, const hotrow_matrix* logits) {
+absl::Status ScoreLines(const Scorer& scorer, ScoreDeadline deadline, const char* const* lines,
+                        const int64_t* lengths, int64_t num_lines, const hotrow_matrix* logits) {
   HOTROW_ASSIGN_OR_RETURN(const std::span<const char* const> texts,
                           TakeSpan(lines, num_lines, "lines"));
   HOTROW_ASSIGN_OR_RETURN(const std::span<float> room,
@@ -186,7 +194,7 @@ absl::Status ScoreLines(const Scorer& scorer, const char* const* lines, const in
     HOTROW_RETURN_IF_ERROR(CheckArray(texts[i], lengths[i], 1, 1, place));
     views.emplace_back(texts[i], static_cast<size_t>(lengths[i]));
   }
-  return scorer.ScoreLines(views, room);
+  return scorer.ScoreLines(views, room, nullptr, deadline);
 }
 
 }  // namespace
@@ -202,6 +210,7 @@ hotrow_status hotrow_scorer_open(const hotrow_scorer_options* options, hotrow_sc
     HOTROW_RETURN_IF_ERROR(NotNull(scorer, "scorer"));
     HOTROW_ASSIGN_OR_RETURN(const ScorerOptions taken, TakeScorerOptions(options));
     auto made = std::make_unique<hotrow_scorer>();
+    HOTROW_ASSIGN_OR_RETURN(made->deadline, TakeScoreDeadline(options));
     HOTROW_ASSIGN_OR_RETURN(made->scorer, Scorer::Open(taken));
     *scorer = made.release();
     return absl::OkStatus();
@@ -231,21 +240,24 @@ hotrow_status hotrow_scorer_describe(hotrow_scorer* scorer, char* text, uint64_t
 
 hotrow_status hotrow_scorer_score(hotrow_scorer* scorer, const hotrow_batch* batch,
                                   const hotrow_matrix* dense, const hotrow_matrix* logits) {
-  return CallScorer(scorer, [&](const Scorer& open) { return Score(open, batch, dense, logits); });
+  return CallScorer(scorer, [&](const Scorer& open) {
+    return Score(open, DeadlineOf(*scorer), batch, dense, logits);
+  });
 }
 
 hotrow_status hotrow_scorer_score_candidates(hotrow_scorer* scorer,
                                              const hotrow_candidates* candidates,
                                              const hotrow_matrix* logits) {
-  return CallScorer(scorer,
-                    [&](const Scorer& open) { return ScoreCandidates(open, candidates, logits); });
+  return CallScorer(scorer, [&](const Scorer& open) {
+    return ScoreCandidates(open, DeadlineOf(*scorer), candidates, logits);
+  });
 }
 
 hotrow_status hotrow_scorer_score_lines(hotrow_scorer* scorer, const char* const* lines,
                                         const int64_t* lengths, int64_t num_lines,
                                         const hotrow_matrix* logits) {
   return CallScorer(scorer, [&](const Scorer& open) {
-    return ScoreLines(open, lines, lengths, num_lines, logits);
+    return ScoreLines(open, DeadlineOf(*scorer), lines, lengths, num_lines, logits);
   });
 }
 

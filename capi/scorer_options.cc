@@ -1,3 +1,5 @@
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +44,17 @@ absl::StatusOr<ScorerOptions> TakeScorerOptions(const hotrow_scorer_options* in)
     out.precision = precision;
   }
   return out;
+}
+
+absl::StatusOr<std::chrono::milliseconds> TakeScoreDeadline(const hotrow_scorer_options* in) {
+  HOTROW_ASSIGN_OR_RETURN(const hotrow_scorer_options taken,
+                          TakeStruct(in, DefaultScorerOptions(), "options"));
+  constexpr int64_t kMost = int64_t{1} << 40;  // 35 years
+  if (taken.deadline_ms >= 0 && taken.deadline_ms <= kMost) {
+    return std::chrono::milliseconds(taken.deadline_ms);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("options.deadline_ms: must lie in [0, ", kMost, "], is ", taken.deadline_ms));
 }
 
 }  // namespace hotrow::capi

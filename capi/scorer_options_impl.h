@@ -1,6 +1,8 @@
 #ifndef HOTROW_CAPI_SCORER_OPTIONS_IMPL_H_
 #define HOTROW_CAPI_SCORER_OPTIONS_IMPL_H_
 
+#include <chrono>
+
 #include "absl/status/statusor.h"
 #include "hotrow/hotrow.h"
 #include "models/serving/scorer.h"
@@ -11,6 +13,8 @@ hotrow_scorer_options DefaultScorerOptions();
 // Checked as far as their form goes; Scorer checks what they mean. options: may be null, which is
 // an error.
 absl::StatusOr<ScorerOptions> TakeScorerOptions(const hotrow_scorer_options* options);
+// Of each call that scores; 0: none.
+absl::StatusOr<std::chrono::milliseconds> TakeScoreDeadline(const hotrow_scorer_options* options);
 
 }  // namespace hotrow::capi
 

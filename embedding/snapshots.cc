@@ -150,6 +150,7 @@ absl::Status Snapshots::Begin(SnapshotId id) {
     Finish(status);
     SetEnded();
   } else {
+    const bool beside = rows_->HasRoomBesideSnapshot();
     // What was held back comes last: whoever waits to commit the snapshot, which may make room for
     // it, need not wait for that.
     absl::StatusOr<std::thread> thread = StartThread("writing a snapshot", [this, id, tidy] {
@@ -159,6 +160,10 @@ absl::Status Snapshots::Begin(SnapshotId id) {
     });
     if (thread.ok()) {
       write_thread_ = *std::move(thread);
+      if (!beside) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        finished_.wait(lock, [this] { return state_.done; });
+      }
     } else {
       EndCapture();
       tidied_ = !tidy;

@@ -29,6 +29,7 @@ class EmbeddingSnapshots {
   // only marks the dirty rows. A thread writes them to the store while training goes on; an Update
   // that is about to change a marked row copies it first, and a row that was changed since and is
   // evicted waits in a buffer of the cache's budget until the store has captured the snapshot.
+  // Over a disk that is so full that such rows might find no room, the call waits for the capture.
   // Steps may be in flight. One snapshot at a time. Without a cache there is nothing to copy from:
   // rows are trained where the store keeps them, and the pause is the whole write.
   // Errors: FailedPrecondition (no snapshot_dir; a name that is 0 or used; another snapshot is

@@ -512,10 +512,14 @@ absl::Status CachedTable::Read(const ExecContext& ctx, std::span<const RowKey> k
                                std::byte* staging, std::span<std::byte*> rows) {
   {
     const std::unique_lock<std::mutex> order = outflow_->Lock();
-    HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+    // What the store refuses can be read all the same, but where its place is needed.
+    const absl::Status written = outflow_->WriteBack();
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     HOTROW_RETURN_IF_ERROR(cache_->broken());
-    if (cache_->staged()) return ReadStaged(ctx, keys, staging, rows);
+    if (cache_->staged()) {
+      HOTROW_RETURN_IF_ERROR(written);
+      return ReadStaged(ctx, keys, staging, rows);
+    }
     miss_keys_.clear();
     miss_rows_.clear();
     HOTROW_RETURN_IF_ERROR(cache_->get()->Find(ctx, keys, rows));
@@ -523,8 +527,8 @@ absl::Status CachedTable::Read(const ExecContext& ctx, std::span<const RowKey> k
       if (rows[i] != nullptr) continue;
       rows[i] = staging;
       staging += row_bytes();
-      if (const std::byte* const held = outflow_->FindHeld(keys[i]); held != nullptr) {
-        std::memcpy(rows[i], held, static_cast<size_t>(row_bytes()));
+      if (const std::byte* const row = outflow_->FindUnwritten(keys[i]); row != nullptr) {
+        std::memcpy(rows[i], row, static_cast<size_t>(row_bytes()));
         continue;
       }
       miss_keys_.push_back(keys[i]);

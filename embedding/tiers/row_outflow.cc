@@ -144,6 +144,12 @@ void RowOutflow::Take(const Chunk& chunk, int64_t n) {
   counts_.Add(seen);
 }
 
+const std::byte* RowOutflow::FindUnwritten(const RowKey& key) const {
+  if (const std::byte* const held = held_.Find(key); held != nullptr) return held;
+  const auto at = std::find(pending_keys_.begin(), pending_keys_.end(), key);
+  return at == pending_keys_.end() ? nullptr : pending_rows_[at - pending_keys_.begin()];
+}
+
 void RowOutflow::Erase(std::span<const RowKey> keys) {
   HOTROW_CHECK(!holding_ && pending_keys_.empty());
   has_erased_.store(true, std::memory_order_relaxed);

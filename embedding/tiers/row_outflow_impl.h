@@ -92,6 +92,8 @@ class RowOutflow {
   void Take(const Chunk& chunk, int64_t n);
   // A row that is held back; null when there is none of this key. Good until the next call.
   const std::byte* FindHeld(const RowKey& key) const { return held_.Find(key); }
+  // The same, and of a row that the store has refused.
+  const std::byte* FindUnwritten(const RowKey& key) const;
   void RemoveHeld(const RowKey& key) { held_.Remove(key); }
   // These keys are erased from the store or written there, and nothing is on its way there: drops
   // what is held back of them. Before rows of the cache become what the store has.

@@ -27,6 +27,8 @@ class SnapshotRows {
   // After EndSnapshot: writes what was held back until then. On an error it stays held back, and
   // the next step or snapshot tries again and reports it.
   virtual absl::Status WriteHeld() = 0;
+  // Whether rows that change while a snapshot is being written find room in the store after it.
+  virtual bool HasRoomBesideSnapshot() = 0;
 };
 
 }  // namespace hotrow::internal

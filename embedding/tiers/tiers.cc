@@ -60,8 +60,10 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
     table_options.cache_bytes = cache_budget > 0 ? width.cache_bytes : 0;
     table_options.cache_policy = options.cache.policy;
     table_options.index_bytes = width.index_bytes;
+    std::vector<int32_t> trained;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
       const PlannedTable& table = plan.tables[t];
+      if (!table.frozen) trained.push_back(t);
       const TableConfig& config = options.tables[table.config];
       table_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout,
                                       config.initializer, config.optimizer});
@@ -69,7 +71,11 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> table,
                             TieredTable::Create(table_options, tiers->below_, tiers->store_.host));
     const int64_t cache_rows = table_options.cache_bytes / table->row_bytes();
-    tiers->widths_.push_back({width.first_table, width.last_table, std::move(table), cache_rows});
+    tiers->widths_.push_back({.first_table = width.first_table,
+                              .last_table = width.last_table,
+                              .table = std::move(table),
+                              .trained = std::move(trained),
+                              .cache_rows = cache_rows});
   }
   return tiers;
 }
@@ -121,7 +127,7 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
       HOTROW_RETURN_IF_ERROR(
           FindInStore(ctx, below_, store_.host != nullptr, fetch_keys_, fetch_rows_, fetch_found_));
     }
-    if (store_.room != nullptr) HOTROW_RETURN_IF_ERROR(CheckRoom());
+    if (store_.room != nullptr) HOTROW_RETURN_IF_ERROR(CheckMade());
     size_t first = 0;
     for (size_t w = 0; w < widths_.size(); ++w) {
       const auto n = static_cast<size_t>(fetch_sizes_[w]);
@@ -132,9 +138,22 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
   }
 }
 
-absl::Status Tiers::CheckRoom() {
-  const std::lock_guard lock(room_mutex_);
+std::vector<RowsToCome> Tiers::ToCome() const {
   std::vector<RowsToCome> to_come;
+  for (const Width& width : widths_) {
+    // The cache has no more than it has room for.
+    to_come.push_back(
+        {.row_bytes = width.table->row_bytes(),
+         .rows = 0,
+         .changed = std::min(width.unwritten.changed + width.in_steps, width.cache_rows),
+         .unwritten = std::min(width.unwritten.made, width.cache_rows)});
+  }
+  return to_come;
+}
+
+absl::Status Tiers::CheckMade() {
+  const std::lock_guard lock(room_mutex_);
+  std::vector<RowsToCome> to_come = ToCome();
   std::vector<int64_t> made;
   size_t at = 0;
   for (size_t w = 0; w < widths_.size(); ++w) {
@@ -144,18 +163,61 @@ absl::Status Tiers::CheckRoom() {
     }
   }
   const bool any = std::any_of(made.begin(), made.end(), [](int64_t n) { return n > 0; });
-  for (size_t w = 0; w < widths_.size(); ++w) {
-    const Width& width = widths_[w];
-    // Of those made before, the cache has no more than it has room for.
-    const int64_t unwritten = made[w] + std::min(width.new_rows, width.cache_rows);
-    to_come.push_back({.row_bytes = width.table->row_bytes(), .rows = any ? unwritten : 0});
+  for (size_t w = 0; w < widths_.size() && any; ++w) {
+    to_come[w].rows = made[w] + to_come[w].unwritten;
   }
   HOTROW_RETURN_IF_ERROR(store_.room->CheckRoom(to_come));
-  for (size_t w = 0; w < widths_.size(); ++w) widths_[w].new_rows += made[w];
+  for (size_t w = 0; w < widths_.size(); ++w) widths_[w].unwritten.made += made[w];
   return absl::OkStatus();
 }
 
+absl::Status Tiers::CheckStep(TierStep* step) {
+  if (!step->to_change.empty()) return absl::OkStatus();
+  const std::lock_guard lock(room_mutex_);
+  std::vector<RowsToCome> to_come = ToCome();
+  std::vector<int64_t> rows;
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    rows.push_back(0);
+    for (const int32_t t : widths_[w].trained) {
+      rows.back() += step->keys.table_offsets[t + 1] - step->keys.table_offsets[t];
+    }
+    to_come[w].changed = std::min(to_come[w].changed + rows.back(), widths_[w].cache_rows);
+  }
+  HOTROW_RETURN_IF_ERROR(store_.room->CheckRoom(to_come));
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    widths_[w].in_steps += rows[w];
+    widths_[w].step_rows_max = std::max(widths_[w].step_rows_max, rows[w]);
+  }
+  step->to_change = std::move(rows);
+  return absl::OkStatus();
+}
+
+void Tiers::CountOut(TierStep* step, bool updated) {
+  if (step->to_change.empty()) return;
+  bool write = false;
+  {
+    const std::lock_guard lock(room_mutex_);
+    for (size_t w = 0; w < widths_.size(); ++w) {
+      widths_[w].in_steps -= step->to_change[w];
+      if (updated) widths_[w].unwritten.changed += step->to_change[w];
+    }
+    if (updated && !in_snapshot_) {
+      // As if the largest step came next.
+      std::vector<RowsToCome> to_come = ToCome();
+      for (size_t w = 0; w < widths_.size(); ++w) {
+        to_come[w].changed =
+            std::min(to_come[w].changed + widths_[w].step_rows_max, widths_[w].cache_rows);
+      }
+      write = store_.room->IsTight(to_come, /*in_snapshot=*/false);
+    }
+  }
+  step->to_change.clear();
+  // Then it is known how many rows have changed. Whoever needs them written says what is wrong.
+  if (write) FlushCaches().IgnoreError();
+}
+
 absl::Status Tiers::MakeResident(const ExecContext& ctx, TierStep* step) {
+  if (store_.room != nullptr) HOTROW_RETURN_IF_ERROR(CheckStep(step));
   HOTROW_RETURN_IF_ERROR(Fetch(ctx, step));
   for (StepRows& rows : step->widths) rows.resident = true;
   return absl::OkStatus();
@@ -163,6 +225,7 @@ absl::Status Tiers::MakeResident(const ExecContext& ctx, TierStep* step) {
 
 void Tiers::GiveUp(TierStep* step) {
   for (size_t w = 0; w < step->widths.size(); ++w) widths_[w].table->GiveUp(&step->widths[w]);
+  CountOut(step, /*updated=*/false);
 }
 
 // --- A resident step
@@ -206,6 +269,7 @@ void Tiers::Release(const ExecContext& ctx, TierStep* step, bool updated) {
   for (size_t w = 0; w < step->widths.size(); ++w) {
     widths_[w].table->Release(ctx, &step->widths[w], updated);
   }
+  CountOut(step, updated);
 }
 
 // --- All rows
@@ -229,11 +293,13 @@ absl::Status Tiers::Flush() {
 absl::Status Tiers::FlushCaches() {
   for (Width& width : widths_) {
     std::unique_lock lock(room_mutex_);
-    const int64_t written = width.new_rows;  // rows that are made meanwhile may not be
+    const Unwritten written = width.unwritten;  // rows that are made meanwhile may not be
     lock.unlock();
     HOTROW_RETURN_IF_ERROR(width.table->Flush());
     lock.lock();
-    width.new_rows -= written;
+    width.unwritten.made -= written.made;
+    width.unwritten.changed -= written.changed;
+    width.of_snapshot = {};
   }
   return absl::OkStatus();
 }
@@ -269,6 +335,9 @@ absl::Status Tiers::BeginSnapshot() {
   unfinished_.clear();
   for (const Width& width : widths_) unfinished_.push_back(width.table.get());
   next_unfinished_ = 0;
+  const std::lock_guard lock(room_mutex_);
+  in_snapshot_ = true;
+  for (Width& width : widths_) width.of_snapshot = width.unwritten;
   return absl::OkStatus();
 }
 
@@ -281,11 +350,32 @@ absl::StatusOr<bool> Tiers::WriteSnapshotPart() {
   } else {
     unfinished_.erase(unfinished_.begin() + static_cast<int64_t>(next_unfinished_));
   }
-  return !unfinished_.empty();
+  if (!unfinished_.empty()) return true;
+  const std::lock_guard lock(room_mutex_);
+  for (Width& width : widths_) {
+    width.unwritten.made -= width.of_snapshot.made;
+    width.unwritten.changed -= width.of_snapshot.changed;
+    width.of_snapshot = {};
+  }
+  return false;
 }
 
 void Tiers::EndSnapshot() {
   for (const Width& width : widths_) width.table->EndSnapshot();
+  const std::lock_guard lock(room_mutex_);
+  in_snapshot_ = false;
+}
+
+bool Tiers::HasRoomBesideSnapshot() {
+  if (store_.room == nullptr) return true;
+  std::vector<RowsToCome> to_come;
+  for (const Width& width : widths_) {
+    to_come.push_back({.row_bytes = width.table->row_bytes(),
+                       .rows = 0,
+                       .changed = width.cache_rows,
+                       .unwritten = 0});
+  }
+  return !store_.room->IsTight(to_come, /*in_snapshot=*/true);
 }
 
 absl::Status Tiers::WriteHeld() {

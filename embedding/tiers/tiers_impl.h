@@ -20,6 +20,7 @@
 #include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/snapshot_rows_impl.h"
 #include "embedding/tiers/tiered_table.h"
+#include "store/disk_room.h"
 
 namespace hotrow::internal {
 
@@ -38,6 +39,8 @@ struct StepKeys {
 struct TierStep {
   StepKeys keys;                 // whose rows it needs; set by the owner before Place
   std::vector<StepRows> widths;  // one for each width class
+  // Over a store on a disk, while it is resident: rows of each width class that it may change.
+  std::vector<int64_t> to_change;
 };
 
 // Tiers is all rows that a collection keeps on this rank: a TieredTable for each width class, host
@@ -111,6 +114,7 @@ class Tiers final : public SnapshotRows {
   absl::StatusOr<bool> WriteSnapshotPart() override;
   void EndSnapshot() override;
   absl::Status WriteHeld() override;
+  bool HasRoomBesideSnapshot() override;
 
   // Until what is enqueued is done; for who lets go of TierSteps for good.
   void WaitForDevice() const;
@@ -125,19 +129,35 @@ class Tiers final : public SnapshotRows {
   void AddTo(EmbeddingStats* stats) const;
 
  private:
+  // Rows since the caches were written last; some may have been written or evicted since.
+  struct Unwritten {
+    int64_t made = 0;
+    int64_t changed = 0;
+  };
   struct Width {
     int32_t first_table = 0;  // in the plan
     int32_t last_table = 0;   // one past
     std::unique_ptr<TieredTable> table;
-    int64_t cache_rows = 0;  // at most
-    int64_t new_rows = 0;    // over a store on a disk: made since the last Flush, written or not
+    std::vector<int32_t> trained;  // tables in the plan that change
+    int64_t cache_rows = 0;        // at most
+    // Over a store on a disk.
+    Unwritten unwritten = {};
+    Unwritten of_snapshot = {};  // of them, those that the snapshot being written writes
+    int64_t in_steps = 0;        // rows of resident steps
+    int64_t step_rows_max = 0;
   };
 
   Tiers() = default;
 
-  // Refuses rows that the store would have no room for, before the cache has them: it could never
-  // write them, and with them neither checkpoint nor erase. Of Fetch.
-  absl::Status CheckRoom();
+  // These refuse rows that the store would have no room for, before the cache has made or changed
+  // them: it could never write them, and with them neither checkpoint nor erase. Those that Fetch
+  // did not find, and those of a step.
+  absl::Status CheckMade();
+  absl::Status CheckStep(TierStep* step);
+  // The step is over.
+  void CountOut(TierStep* step, bool updated);
+  // What the caches have yet to write, with room_mutex_.
+  std::vector<RowsToCome> ToCome() const;
   // Writes what the caches have, beside the pipeline's Fetch.
   absl::Status FlushCaches();
 
@@ -156,7 +176,8 @@ class Tiers final : public SnapshotRows {
   std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
   std::vector<Width> widths_;
-  std::mutex room_mutex_;     // of Width::new_rows
+  std::mutex room_mutex_;     // of what Width counts over a disk
+  bool in_snapshot_ = false;  // likewise: rows are being written for one
   std::vector<bool> frozen_;  // by the number of a table: no row of it is ever written
 
   // Of Fetch.

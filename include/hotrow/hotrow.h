@@ -619,6 +619,8 @@ typedef struct hotrow_scorer_options {
   int32_t reserved;         // 0
   const char* rows_dir;  // a directory on an SSD for the rows; memory_bytes, which must be given,
                          // has their index and a cache. One for each model. NULL: memory has all
+  int64_t deadline_ms;   // of a call that scores, from its beginning, looked at between passes of
+                         // max_batch_size samples: then it is DEADLINE_EXCEEDED; 0: none
 } hotrow_scorer_options;
 
 void hotrow_scorer_options_default(hotrow_scorer_options* options, uint64_t struct_size);

@@ -179,12 +179,20 @@ absl::Status CheckpointHistory::DropUnnamed() {
   std::vector<SavedModel::Part> named;
   for (const CommittedCheckpoint& c : committed_)
     named.insert(named.end(), c.parts.begin(), c.parts.end());
+  std::vector<SnapshotId> named_here;
+  for (const SavedModel::Part& part : named) {
+    if (part.store == own_.store && part.tables_dir == own_.tables_dir) {
+      named_here.push_back(part.snapshot);
+    }
+  }
+  if (!named_here.empty()) names_->GoOnWith(named_here.back());
   for (const SnapshotId id : snapshots) {
-    SavedModel::Part part = own_;
-    part.snapshot = id;
-    const bool is_named =
-        std::any_of(named.begin(), named.end(), [&](const auto& n) { return n.SamePlace(part); });
-    if (!names_->owns(id) || is_named || MayBeOfDamaged(id)) continue;
+    const bool is_named = std::find(named_here.begin(), named_here.end(), id) != named_here.end();
+    if (is_named || MayBeOfDamaged(id)) continue;
+    if (!names_->owns(id)) {
+      HOTROW_ASSIGN_OR_RETURN(const SnapshotInfo info, tables_->snapshots().Describe(id));
+      if (!IsLeftBehind(info, named_here)) continue;
+    }
     HOTROW_RETURN_IF_ERROR(tables_->snapshots().Drop(id));
   }
   names_->Next(snapshots);  // from here on new names are above all of these

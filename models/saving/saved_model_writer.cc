@@ -127,16 +127,27 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
     });
   };
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables.snapshots().List());
+  std::vector<SnapshotInfo> unnamed;
+  std::vector<SnapshotId> named_here;
   for (const SnapshotId id : snapshots) {
-    if (!names->owns(id) || keeps(own.store, own.tables_dir, id)) continue;
     // The store may have been moved since.
     HOTROW_ASSIGN_OR_RETURN(const SnapshotInfo info, tables.snapshots().Describe(id));
     const bool kept =
-        info.identity.known() &&
-        std::any_of(keep.parts.begin(), keep.parts.end(), [&](const SavedModel::Part& part) {
-          return part.snapshot == id && part.store == own.store && part.identity == info.identity;
-        });
-    if (!kept) HOTROW_RETURN_IF_ERROR(tables.snapshots().Drop(id));
+        keeps(own.store, own.tables_dir, id) ||
+        (info.identity.known() &&
+         std::any_of(keep.parts.begin(), keep.parts.end(), [&](const SavedModel::Part& part) {
+           return part.snapshot == id && part.store == own.store && part.identity == info.identity;
+         }));
+    if (kept) {
+      named_here.push_back(id);
+    } else {
+      unnamed.push_back(info);
+    }
+  }
+  if (!named_here.empty()) names->GoOnWith(named_here.back());
+  for (const SnapshotInfo& info : unnamed) {
+    if (!names->owns(info.id) && !IsLeftBehind(info, named_here)) continue;
+    HOTROW_RETURN_IF_ERROR(tables.snapshots().Drop(info.id));
   }
   if (copied) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env.ListDir(tables_dir()));

@@ -20,17 +20,31 @@ SnapshotNames::SnapshotNames(const std::string& owner, bool exclusive) : exclusi
   const std::string path = AbsolutePath(owner);
   // 31 bits, not 0: a manifest's numbers are signed to some readers, and 0 names no snapshot.
   const uint64_t hash = HashBytes(0, 0, std::as_bytes(std::span(path))).lo >> 33;
-  base_ = std::max<uint64_t>(hash, 1) << 32;
+  base_of_path_ = std::max<uint64_t>(hash, 1) << 32;
+  base_ = base_of_path_;
   last_ = base_;
 }
 
-bool SnapshotNames::owns(SnapshotId id) const { return exclusive_ || id >> 32 == base_ >> 32; }
+void SnapshotNames::GoOnWith(SnapshotId id) {
+  base_ = id >> 32 << 32;
+  last_ = base_;
+}
+
+bool SnapshotNames::owns(SnapshotId id) const {
+  return exclusive_ || id >> 32 == base_of_path_ >> 32;
+}
 
 SnapshotId SnapshotNames::Next(const std::vector<SnapshotId>& existing) {
   for (const SnapshotId id : existing) {
     if (id >> 32 == base_ >> 32) last_ = std::max(last_, id);
   }
   return ++last_;
+}
+
+bool IsLeftBehind(const SnapshotInfo& info, std::span<const SnapshotId> named) {
+  return std::any_of(named.begin(), named.end(), [&](SnapshotId id) {
+    return id >> 32 == info.id >> 32 && (info.id < id || !info.committed);
+  });
 }
 
 std::string SnapshotFileName(SnapshotId id) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,20 +21,31 @@ namespace hotrow {
 
 // Names the snapshots of one owner, which is the directory of a saved model or of checkpoints.
 // Several owners may keep snapshots in one store, and each removes only its own. The upper half of
-// a name is a hash of the owner's path, the lower half counts up.
+// a name is a hash of the owner's path, the lower half counts up. An owner that moves keeps its
+// names, so that it knows what a kill has left behind wherever that was.
 class SnapshotNames {
  public:
   // exclusive: all snapshots in the store belong to this owner, whatever their names.
   SnapshotNames(const std::string& owner, bool exclusive);
+  // Goes on with the names of this snapshot of the owner.
+  void GoOnWith(SnapshotId id);
+  // By the path where the owner lies now.
   bool owns(SnapshotId id) const;
   // A name above all names of this owner in `existing`, and above all that Next has returned.
   SnapshotId Next(const std::vector<SnapshotId>& existing);
 
  private:
   SnapshotId base_;
+  SnapshotId base_of_path_;
   bool exclusive_;
   SnapshotId last_;
 };
+
+// Whether an owner that has moved since left this snapshot behind under the name that it had
+// before: `named` are its snapshots in the store. It is older than one of these that has the same
+// name, and was to be removed, or it was never committed. Newer ones may be of the original of a
+// copy.
+bool IsLeftBehind(const SnapshotInfo& info, std::span<const SnapshotId> named);
 
 inline constexpr char kSnapshotSuffix[] = ".snapshot";
 // A snapshot of a memory store is one file (docs/formats/host_snapshot.md).

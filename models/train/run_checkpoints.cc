@@ -194,7 +194,6 @@ absl::StatusOr<bool> RunCheckpoints::TryMakeRoom() {
   if (!enabled() || options_.store == StoreKind::kMemory) return false;
   // A checkpoint that found no room has made some; what was refused before that may fit now.
   if (schedule_.TakeRoomMade()) return true;
-  if (tables_->Stats().tiers.back().snapshot_bytes == 0) return false;
   HOTROW_RETURN_IF_ERROR(Wait());
   HOTROW_ASSIGN_OR_RETURN(const bool removed, DropOld());
   if (removed) {
@@ -203,9 +202,12 @@ absl::StatusOr<bool> RunCheckpoints::TryMakeRoom() {
     return true;
   }
   if (has_newest()) return false;
-  print_(absl::StrFormat(
-      "step %s: the disk budget is used up: taking a checkpoint early, which replaces %s",
-      FormatCount(steps()), writer_->newest_dir()));
+  // It may hold less than the one that it replaces; where it does not, no step is lost with the
+  // run.
+  const std::string replaced = writer_->newest_dir();
+  print_(absl::StrFormat("step %s: the disk budget is used up: taking a checkpoint early%s",
+                         FormatCount(steps()),
+                         replaced.empty() ? "" : absl::StrCat(", which replaces ", replaced)));
   HOTROW_RETURN_IF_ERROR(Begin(/*early=*/!deltas_.enabled()));
   HOTROW_RETURN_IF_ERROR(Wait());
   if (deltas_.enabled() && has_newest()) HOTROW_RETURN_IF_ERROR(DropOld().status());

@@ -191,6 +191,7 @@ class ScorerOptions(Structure):
         ("max_concurrency", c_int32),
         ("reserved", c_int32),
         ("rows_dir", c_char_p),
+        ("deadline_ms", c_int64),
     ]
 
 
@@ -303,6 +304,7 @@ _WORDS = {
     "memory_bytes": "memory",
     "optimizer.kind": "optimizer",
     "options.block_samples": "block_samples",
+    "options.deadline_ms": "deadline",
     "options.device": "device",
     "options.device_index": "device",
     "options.dir": "dir",

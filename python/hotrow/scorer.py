@@ -1,6 +1,7 @@
 """Scoring with a trained model (docs/serving.md), with the bits of hotrow::Scorer in C++."""
 
 import ctypes
+import math
 import threading
 from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_int64, c_void_p
@@ -54,6 +55,8 @@ class Scorer(_abi.Owner):
     "bf16"; None: as it was trained. max_batch_size: samples that go through the dense part at once;
     the bits are those of the trainer's evaluation with this batch size. max_concurrency: calls that
     run at once, each with a copy of the dense parameters; 0: one for each hardware thread.
+    deadline: seconds that a call may score, looked at between passes of max_batch_size samples: then
+    it raises hotrow.errors.DeadlineExceeded, a TimeoutError. None: as long as it takes.
 
     Any number of threads may score at once; the interpreter's lock is free meanwhile. A score is a
     logit; with probabilities=True it is 1 / (1 + exp(-logit)).
@@ -70,6 +73,7 @@ class Scorer(_abi.Owner):
         precision: Optional[str] = None,
         max_batch_size: int = 1024,
         max_concurrency: int = 0,
+        deadline: Optional[float] = None,
     ) -> None:
         self._handle: Optional[int] = None
         options = _abi.default(_abi.ScorerOptions, "scorer_options")
@@ -81,6 +85,11 @@ class Scorer(_abi.Owner):
         options.store_memory_bytes = parse_bytes(store_memory, "store_memory")
         options.max_batch_size = integer(max_batch_size, "max_batch_size")
         options.max_concurrency = integer(max_concurrency, "max_concurrency", *INT32)
+        if deadline is not None:
+            seconds = real(deadline, "deadline")
+            if not 0 < seconds <= 1e9:
+                raise ValueError(f"deadline: must be above 0 and at most 1e9 seconds, is {deadline!r}")
+            options.deadline_ms = math.ceil(1000 * seconds)
         handle = c_void_p()
         _abi.scorer_open(byref(options), byref(handle))
         self._handle = handle.value

@@ -127,12 +127,13 @@ absl::Status RocksEngine::ToStatus(const rocksdb::Status& status, std::string_vi
   if (status.ok()) return absl::OkStatus();
   const std::string text = absl::StrCat("RocksDB store ", options_.path, ": ", std::string(what),
                                         ": ", status.ToString());
+  if (status.IsNoSpace()) return OutOfRoomError(text + "; make room on that file system");
   if (IsOutOfSpace(status)) {
     return OutOfRoomError(options_.disk_budget_bytes == 0
                               ? text
                               : absl::StrCat(text, "; the disk budget is ",
                                              options_.disk_budget_bytes, " bytes, ",
-                                             disk_.used_bytes(), " are used"));
+                                             disk_.used_bytes(), " are used; raise it"));
   }
   if (status.IsMemoryLimit()) {
     return absl::ResourceExhaustedError(

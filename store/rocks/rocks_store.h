@@ -71,7 +71,9 @@ inline constexpr int64_t kRocksMemoryMin = int64_t{4} << 20;
 //             are there and are written again, as well as new ones that CheckRoom (see
 //             store/disk_room.h) has promised room for, may use all of it. CheckRoom ends steps at
 //             7/8, so that a cache can still be written and a snapshot made. A large compaction may
-//             exceed the budget while it runs (disk_used_bytes shows it). RocksDB's own limit is
+//             exceed the budget while it runs (disk_used_bytes shows it), and beside a snapshot of
+//             most rows afterwards, too: then rows that a cache changed before are taken beyond it,
+//             and steps end until the snapshot is dropped. RocksDB's own limit is
 //             not used: a database that reaches it stops for good.
 // Threads:    as RowStore.
 absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options);

@@ -165,14 +165,21 @@ void SsdCleaner::ShrinkForSnapshot() {
       if (!cleaned.ok()) return;
       gained = *cleaned;
     }
-    const int64_t room = p_.log.Available() - SsdLog::kReservedSegments;
-    if (room <= 0 && gained) continue;
+    const int64_t available = p_.log.Available();
+    if (available <= SsdLog::kReservedSegments && gained) continue;
+    // Half of the reserve, too: the snapshot that takes the place of others gives it back.
+    const int64_t room = std::max<int64_t>(available - SsdLog::kReservedSegments,
+                                           std::min<int64_t>(available - 1, 1));
     if (room <= 0) return;
     const std::vector<SsdLog::SegmentView> victims =
         ChooseVictims(SsdCleanOrder::kAny, static_cast<double>(room));
-    int64_t freed = std::ssize(victims) * p_.log.SegmentCapacity();
-    for (const SsdLog::SegmentView& s : victims) freed -= s.live_bytes + s.tombstone_bytes;
-    if (freed < p_.log.SegmentCapacity() || !CleanSome(victims).ok()) return;
+    const int64_t capacity = p_.log.SegmentCapacity();
+    int64_t moved = 0;
+    for (const SsdLog::SegmentView& s : victims) moved += s.live_bytes + s.tombstone_bytes;
+    if (moved > room * capacity || std::ssize(victims) * capacity - moved < capacity ||
+        !CleanSome(victims).ok()) {
+      return;
+    }
   }
 }
 

@@ -182,6 +182,15 @@ std::vector<SnapshotId> SsdCommits::ListSnapshots() const {
   return ids;
 }
 
+std::vector<SsdSegmentRef> SsdCommits::NewestSnapshot() const {
+  std::lock_guard lock(manifest_mutex_);
+  const SsdSnapshot* newest = nullptr;
+  for (const SsdSnapshot& s : manifest_.snapshots) {
+    if (newest == nullptr || s.sequence >= newest->sequence) newest = &s;
+  }
+  return newest == nullptr ? std::vector<SsdSegmentRef>() : newest->segments;
+}
+
 absl::StatusOr<SnapshotInfo> SsdCommits::DescribeSnapshot(SnapshotId snapshot) const {
   std::lock_guard lock(manifest_mutex_);
   for (const SsdSnapshot& s : manifest_.snapshots) {

@@ -77,6 +77,8 @@ class SsdCommits {
   // --- Readings, which wait for no disk ----------------------------------------------------------
 
   std::vector<SnapshotId> ListSnapshots() const;
+  // The segments of the one that was captured last; empty: there is none.
+  std::vector<SsdSegmentRef> NewestSnapshot() const;
   // Errors: FailedPrecondition (there is none of this number).
   absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) const;
   int64_t manifest_file_bytes() const { return manifest_file_bytes_; }

@@ -606,6 +606,24 @@ std::vector<SsdLog::SegmentView> SsdLog::Segments() const {
   return out;
 }
 
+SsdLog::HeldView SsdLog::Held(const std::vector<bool>* snapshot) const {
+  std::lock_guard lock(mutex_);
+  HeldView out;
+  for (const auto& segment : segments_) {
+    if (segment == nullptr) continue;
+    const bool held = segment->damaged ||
+                      (snapshot == nullptr ? segment->snapshots > 0 : (*snapshot)[segment->slot]);
+    out.segments += held;
+    if (segment->state != SsdSegment::State::kOpen &&
+        segment->state != SsdSegment::State::kSealed) {
+      continue;
+    }
+    out.tombstone_bytes += segment->tombstone_bytes;
+    if (!held) out.loose_bytes += segment->live_bytes + segment->tombstone_bytes;
+  }
+  return out;
+}
+
 void SsdLog::MarkCleaned(std::span<const uint32_t> slots) {
   std::lock_guard lock(mutex_);
   for (const uint32_t slot : slots) segments_[slot]->state = SsdSegment::State::kCleaned;

@@ -215,6 +215,14 @@ class SsdLog {
     bool damaged;
   };
   std::vector<SegmentView> Segments() const;
+  // Segments that stay as they are, those of `snapshot` and damaged ones, and the log bytes of the
+  // present state's others. snapshot: by slot; null: those of all snapshots.
+  struct HeldView {
+    int64_t segments = 0;
+    int64_t loose_bytes = 0;      // of rows and tombstones in others
+    int64_t tombstone_bytes = 0;  // in all
+  };
+  HeldView Held(const std::vector<bool>* snapshot) const;
   // All at once: a tombstone may have been left behind because of what another one of them held.
   void MarkCleaned(std::span<const uint32_t> slots);
   void MarkDamaged(uint32_t slot);

@@ -23,6 +23,7 @@ constexpr double kSnapshotUtilisationWanted = 0.8;
 constexpr double kSnapshotUtilisationMin = 0.5;
 constexpr int64_t kSnapshotSlack = 4;   // segments: two open ones, and two filled in part
 constexpr int64_t kSnapshotMargin = 6;  // segments that others may use up while rows are moved
+constexpr int64_t kSnapshotLeaves = 16;  // of all segments a 16th, for rows that change beside it
 
 // What a manifest and the one that takes its place need on disk.
 int64_t ManifestPairBytes(int64_t tables, int64_t snapshots, int64_t segment_refs) {
@@ -76,6 +77,41 @@ int64_t SsdRoom::RowBytesMax() const {
       kFillMax * static_cast<double>(std::max<int64_t>(usable, 0) * log_.SegmentCapacity()));
 }
 
+int64_t SsdRoom::SegmentsForErasing() const { return 1 + log_.options().segments_max / 32; }
+
+int64_t SsdRoom::LooseBytesMax(int64_t segments) const {
+  // Two are open, two reserved.
+  const int64_t usable = segments - SsdLog::kReservedSegments - 2 - SegmentsForErasing();
+  return static_cast<int64_t>(
+      kFillMax * static_cast<double>(std::max<int64_t>(usable, 0) * log_.SegmentCapacity()));
+}
+
+absl::Status SsdRoom::CheckChanges(const Changes& changes,
+                                   const std::vector<SsdSegmentRef>* snapshot) const {
+  std::vector<bool> slots;
+  if (snapshot != nullptr) {
+    slots.resize(static_cast<size_t>(log_.options().segments_max));
+    for (const SsdSegmentRef& ref : *snapshot) slots[ref.slot] = true;
+  }
+  const SsdLog::HeldView held = log_.Held(snapshot == nullptr ? nullptr : &slots);
+  if (held.segments == 0) return absl::OkStatus();
+  const int64_t need = std::min(held.loose_bytes + changes.log_bytes,
+                                held.tombstone_bytes + live_.log_bytes() + changes.new_log_bytes);
+  if (need <= LooseBytesMax(log_.options().segments_max - held.segments)) return absl::OkStatus();
+  return OutOfRoomError(absl::StrCat(
+      "SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
+      " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, a snapshot holds ",
+      held.segments * log_.options().segment_bytes, ", and beside it there is no room for ",
+      changes.log_bytes,
+      " bytes of rows that change; raise the budget, or erase rows and take a snapshot (a "
+      "checkpoint) in the place of that one"));
+}
+
+bool SsdRoom::LacksRoomAfterSnapshot(const Changes& changes) const {
+  return std::min(changes.log_bytes, live_.log_bytes() + changes.new_log_bytes) >
+         LooseBytesMax(log_.options().segments_max - BoundSnapshot().wanted);
+}
+
 absl::Status SsdRoom::CheckNew(int64_t need) const {
   return live_.log_bytes() + need <= RowBytesMax() ? absl::OkStatus() : Full(need);
 }
@@ -104,11 +140,12 @@ absl::Status SsdRoom::Full(int64_t need) const {
       held += std::max<int64_t>(log_.SegmentCapacity() - s.live_bytes, 0);
     }
   }
-  return OutOfRoomError(
-      absl::StrCat("SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
-                   " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, ", held,
-                   " more are held by snapshots, and ", need,
-                   " are needed; raise the budget, drop snapshots or erase rows"));
+  return OutOfRoomError(absl::StrCat(
+      "SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
+      " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, ", held,
+      " more are held by snapshots, and ", need, " are needed; raise the budget, ",
+      held > 0 ? "or take a snapshot (a checkpoint) in the place of those, or " : "or ",
+      "erase rows"));
 }
 
 SsdRoom::SnapshotBounds SsdRoom::BoundSnapshot() const {
@@ -121,7 +158,12 @@ SsdRoom::SnapshotBounds SsdRoom::BoundSnapshot() const {
     const double segments = std::ceil(static_cast<double>(needed) / utilisation);
     return static_cast<int64_t>(segments) + kSnapshotSlack;
   };
-  return {.wanted = std::max(filled(kSnapshotUtilisationWanted), most - kSnapshotMargin),
+  // Beside it there is to be room to erase rows, and to change some.
+  const int64_t segments_max = log_.options().segments_max;
+  const int64_t leaves_room = segments_max - SsdLog::kReservedSegments - 2 - SegmentsForErasing() -
+                              CeilDiv(segments_max, kSnapshotLeaves);
+  return {.wanted = std::min(std::max(filled(kSnapshotUtilisationWanted), most - kSnapshotMargin),
+                             leaves_room),
           .most = std::max(filled(kSnapshotUtilisationMin), most)};
 }
 

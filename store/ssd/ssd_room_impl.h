@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,6 +49,18 @@ class SsdRoom {
   absl::Status CheckRows(const SsdIndex& index, std::span<const RowKey> index_keys) const;
   // The same of so many bytes of new rows.
   absl::Status CheckNew(int64_t need) const;
+  // Rows that a cache writes before its next flush, in bytes of the log.
+  struct Changes {
+    int64_t log_bytes = 0;
+    int64_t new_log_bytes = 0;  // of them, of rows that the store does not have
+  };
+  // Refuses them where snapshots hold so much that rows which are written again find no room beside
+  // them: a cache that has changed such rows could neither be emptied, for a snapshot in the place
+  // of those, nor rows be erased. snapshot: the one that stays; null: all stay.
+  absl::Status CheckChanges(const Changes& changes,
+                            const std::vector<SsdSegmentRef>* snapshot) const;
+  // Whether they would be refused beside a snapshot of the present state, made small if it can be.
+  bool LacksRoomAfterSnapshot(const Changes& changes) const;
   // ResourceExhausted: there is no room for `need` bytes more.
   absl::Status Full(int64_t need) const;
   // Whether fresh rows find no segment to begin, not even once all finds have ended.
@@ -80,6 +93,10 @@ class SsdRoom {
  private:
   // What live rows may take of the log.
   int64_t RowBytesMax() const;
+  // What rows may take of so many segments that are not held by snapshots.
+  int64_t LooseBytesMax(int64_t segments) const;
+  // Segments that changed rows leave to tombstones.
+  int64_t SegmentsForErasing() const;
 
   const SsdStoreOptions& options_;
   const SsdTables& tables_;

@@ -1,5 +1,6 @@
 #include "store/ssd/ssd_store.h"
 
+#include <algorithm>
 #include <bit>
 #include <mutex>
 #include <optional>
@@ -78,6 +79,8 @@ struct SsdStore::Impl {
   // Writes a batch piece by piece, at the pace of the cleaner. append(done) appends what follows
   // the first `done` keys of the batch.
   absl::Status Write(size_t num_keys, absl::FunctionRef<SsdAppended(size_t done)> append);
+  SsdRoom::Changes ChangesOf(std::span<const RowsToCome> to_come) const;
+  absl::Status CheckChanges(const SsdRoom::Changes& changes) const;
   // Makes a commit, with the cleaner paused where it must be.
   absl::Status Commit(
       absl::FunctionRef<absl::StatusOr<bool>(SsdCommits::Cleaning cleaning)> commit);
@@ -341,8 +344,33 @@ absl::Status SsdStore::Iterate(
   return absl::OkStatus();
 }
 
+SsdRoom::Changes SsdStore::Impl::ChangesOf(std::span<const RowsToCome> to_come) const {
+  SsdRoom::Changes changes;
+  for (const RowsToCome& some : to_come) {
+    const int64_t log_bytes = internal::SsdLogBytes(some.row_bytes);
+    changes.log_bytes += some.changed * log_bytes;
+    changes.new_log_bytes += std::max(some.rows, some.unwritten) * log_bytes;
+  }
+  return changes;
+}
+
+// First as if all snapshots were to stay; where that leaves no room, those before the newest may
+// go.
+absl::Status SsdStore::Impl::CheckChanges(const SsdRoom::Changes& changes) const {
+  if (room->CheckChanges(changes, nullptr).ok()) return absl::OkStatus();
+  const std::vector<SsdSegmentRef> newest = commits->NewestSnapshot();
+  return room->CheckChanges(changes, &newest);
+}
+
+bool SsdStore::IsTight(std::span<const RowsToCome> to_come, bool in_snapshot) {
+  const SsdRoom::Changes changes = impl_->ChangesOf(to_come);
+  return in_snapshot ? impl_->room->LacksRoomAfterSnapshot(changes)
+                     : !impl_->CheckChanges(changes).ok();
+}
+
 absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) {
   const Impl& impl = *impl_;
+  HOTROW_RETURN_IF_ERROR(impl.CheckChanges(impl.ChangesOf(to_come)));
   int64_t rows = 0;
   int64_t log_bytes = 0;
   for (const RowsToCome& some : to_come) {

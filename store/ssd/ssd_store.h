@@ -132,6 +132,7 @@ class SsdStore final : public RowStore, public DiskRoom {
   SsdStoreStats SsdStats() const;
 
   absl::Status CheckRoom(std::span<const RowsToCome> to_come) override;
+  bool IsTight(std::span<const RowsToCome> to_come, bool in_snapshot) override;
 
   // Cleans until cleaning gains no more. For tests and before measuring.
   absl::Status CleanAll();

@@ -45,7 +45,8 @@ TEST(OutOfRoomTest, TheMarkIsThatOfFullDisksAloneAndStaysWhenTheTextChanges) {
 TEST(ErrnoStatusTest, NamesCallPathAndReason) {
   EXPECT_THAT(ErrnoToStatus(ENOSPC, "write /data/seg-3"),
               test::StatusIs(absl::StatusCode::kResourceExhausted,
-                             "write /data/seg-3: No space left on device"));
+                             "write /data/seg-3: No space left on device; make room on that file "
+                             "system"));
   EXPECT_THAT(ErrnoToStatus(99999, "read a"),
               test::StatusIs(absl::StatusCode::kUnknown, StartsWith("read a: ")));
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ class DrawnCalls {
   int64_t good() const { return good_; }  // calls that were OK
 
  protected:
-  explicit DrawnCalls(uint64_t seed) : random_(seed) {}
+  explicit DrawnCalls(uint64_t seed, std::span<const uint8_t> drawn = {})
+      : random_(seed), drawn_(drawn) {}
 
   template <typename T>
   struct Array {
@@ -38,7 +40,12 @@ class DrawnCalls {
   };
 
   // ---- Chance ----
-  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
+  int64_t Below(int64_t n) {
+    if (drawn_.empty()) return std::uniform_int_distribution<int64_t>(0, n - 1)(random_);
+    const int64_t out = drawn_.front() % n;
+    drawn_ = drawn_.subspan(1);
+    return out;
+  }
   bool Rarely() { return Below(12) == 0; }
   int64_t Odd() {  // a number that a count had better not be
     static constexpr std::array<int64_t, 8> kOdd = {0,         -1,        1,         7,
@@ -209,6 +216,7 @@ class DrawnCalls {
   }
 
   std::mt19937_64 random_;
+  std::span<const uint8_t> drawn_;  // what libFuzzer draws; then `random_` does
   int64_t good_ = 0;
 };
 

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +41,8 @@ struct Step {
 
 class Fuzzer : public DrawnCalls {
  public:
-  explicit Fuzzer(uint64_t seed) : DrawnCalls(seed), dir_(TempDir()) {}
+  explicit Fuzzer(uint64_t seed, std::span<const uint8_t> drawn = {})
+      : DrawnCalls(seed, drawn), dir_(TempDir()) {}
   ~Fuzzer() {
     for (Step& step : steps_) hotrow_step_destroy(step.handle);
     for (Tables& tables : tables_) hotrow_collection_destroy(tables.handle);
@@ -595,4 +599,18 @@ TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {
 }
 
 }  // namespace
+
+#ifdef HOTROW_FUZZ_CALLS
+// libFuzzer draws the first choices (tests/fuzz).
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  {
+    Fuzzer fuzzer(size, {data, size});
+    fuzzer.Run(40);
+  }
+  RemoveTempDirs();
+  if (testing::Test::HasFailure()) std::abort();
+  return 0;
+}
+#endif
+
 }  // namespace hotrow::test

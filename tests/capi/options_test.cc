@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -204,6 +205,8 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   in.max_batch_size = 7;
   in.max_concurrency = 11;
   in.rows_dir = "/rows";
+  in.deadline_ms = 13;
+  EXPECT_EQ(TakeScoreDeadline(&in).value(), std::chrono::milliseconds(13));
   const auto options = TakeScorerOptions(&in);
   ASSERT_TRUE(options.ok()) << options.status();
   // budget, create_model, env and stop are for programs in C++.

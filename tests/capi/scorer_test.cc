@@ -210,6 +210,29 @@ TEST_P(CapiScorerTest, LinesHaveTheBitsOfTheCppScorer) {
   ExpectSameBits(found, expected);
 }
 
+TEST_P(CapiScorerTest, ACallEndsAtItsDeadline) {
+  hotrow_scorer_options options = OptionsFor(model_);
+  options.deadline_ms = -1;
+  hotrow_scorer* opened = nullptr;
+  EXPECT_EQ(hotrow_scorer_open(&options, &opened), HOTROW_INVALID_ARGUMENT);
+  EXPECT_THAT(hotrow_error_message(), HasSubstr("deadline_ms: must lie in [0, "));
+  const std::vector<std::string> lines = TheLog().TestLines(scorer_->line_columns());
+  for (const auto& [deadline_ms, expected] :
+       {std::pair<int64_t, hotrow_status>{1, HOTROW_DEADLINE_EXCEEDED}, {600'000, HOTROW_OK}}) {
+    options.deadline_ms = deadline_ms;
+    ASSERT_EQ(hotrow_scorer_open(&options, &opened), HOTROW_OK) << hotrow_error_message();
+    const Handle handle(opened);
+    std::vector<const char*> many;
+    for (size_t i = 0; i < 10'000; ++i) many.push_back(lines[i % lines.size()].c_str());
+    std::vector<float> found(many.size() * static_cast<size_t>(scorer_->num_tasks()));
+    const hotrow_matrix out = Matrix(found, std::ssize(many), scorer_->num_tasks());
+    EXPECT_EQ(
+        hotrow_scorer_score_lines(handle.scorer, many.data(), nullptr, std::ssize(many), &out),
+        expected)
+        << hotrow_error_message();
+  }
+}
+
 // One user with all samples of a batch as candidates, against the C++ scorer with the same arrays.
 TEST_P(CapiScorerTest, CandidatesHaveTheBitsOfTheCppScorer) {
   const Handle handle(Open(model_));

@@ -106,7 +106,7 @@ TEST(PipelineFailureTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
 }
 
 // The store is full: the step that pushes rows out of the cache says so, nothing hangs, and a
-// snapshot that needs the room says so too.
+// snapshot that needs the room says so too. What is there can be read.
 TEST(PipelineFailureTest, AFullStoreUnderACacheIsNamed) {
   for (const int depth : {0, 2}) {
     EmbeddingCollectionOptions options = SmallTables();
@@ -128,10 +128,9 @@ TEST(PipelineFailureTest, AFullStoreUnderACacheIsNamed) {
     EXPECT_THAT(trainer.Step(),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
     std::vector<float> output(static_cast<size_t>(kBatchSize * tables->pooled_dim()));
-    EXPECT_THAT(
+    HOTROW_EXPECT_OK(
         tables->Evaluate(BatchOf(1, 100).view(),
-                         {.pooled = test::RowsOf(*tables, BatchOf(1, 100).batch_size, output)}),
-        StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+                         {.pooled = test::RowsOf(*tables, BatchOf(1, 100).batch_size, output)}));
   }
 }
 

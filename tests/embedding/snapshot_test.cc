@@ -523,6 +523,7 @@ class StuckRows final : public internal::SnapshotRows {
     open_.wait();
     return absl::UnavailableError("still no room");
   }
+  bool HasRoomBesideSnapshot() override { return true; }
 
   void AwaitWriteHeld() { entered_.wait(); }
   void Open() { open_.count_down(); }

@@ -149,6 +149,9 @@ TEST(FuzzCorpusTest, SavedManifest) {
   RunAll("savedmanifest", fuzz::SavedManifest, fuzz::SavedManifestCorpus());
 }
 TEST(FuzzCorpusTest, DenseFile) { RunAll("densefile", fuzz::DenseFile, fuzz::DenseFileCorpus()); }
+TEST(FuzzCorpusTest, DeltaFiles) {
+  RunAll("deltafiles", fuzz::DeltaFiles, fuzz::DeltaFilesCorpus());
+}
 TEST(FuzzCorpusTest, PortableManifest) {
   RunAll("portablemanifest", fuzz::PortableManifest, fuzz::PortableManifestCorpus());
 }

@@ -28,6 +28,10 @@ void VocabularyFile(const uint8_t* data, size_t size);
 // its samples.
 void PackedBlock(const uint8_t* data, size_t size);
 
+// What lies in the directory of a chain: its manifest, a delta's, a file of rows. First byte odd:
+// the checksums are made right; the others modulo 3: which of these.
+void DeltaFiles(const uint8_t* data, size_t size);
+
 // What `hotrow plan` reads, tests/tools/plan_fuzz_targets.h. First byte: a curve, hardware, a spec.
 void PlanText(const uint8_t* data, size_t size);
 

@@ -1012,8 +1012,16 @@ TEST(CheckpointTest, AndTheStoreBesideItMovesWithIt) {
     EXPECT_EQ(report.resumed_step, 10);
     EXPECT_THAT(damage("copy"), ElementsAre());
 
+    // A kill left the rows of one that had lost its name.
+    fs::remove_all(root + "/a/checkpoints/step-000000000005");
     fs::rename(root + "/a", root + "/b");
     EXPECT_THAT(damage("b"), ElementsAre());
+    ASSERT_THAT(RunSmall(in("b", "rows"), DieAt(14)), dies);
+    if (kind == StoreKind::kSsd) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport store,
+                                  InspectSsdStore(PosixEnv(), root + "/b/rows"));
+      EXPECT_EQ(store.snapshots.size(), 1u);
+    }
     ASSERT_THAT(RunSmall(in("b", "rows"), DieAt(18)), dies);
     // The store alone: the flag names it.
     fs::rename(root + "/b/rows", root + "/b/other");

@@ -1,10 +1,12 @@
 #include "tests/models/model_fuzz_targets.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +20,9 @@
 #include "models/data/packed_format.h"
 #include "models/data/shuffle_impl.h"
 #include "models/data/vocabulary.h"
+#include "models/delta/delta_manifest.h"
+#include "models/delta/delta_rows.h"
+#include "models/delta/delta_rows_impl.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
@@ -97,6 +102,52 @@ void FixVocabulary(std::string* bytes) {
   put(kBeforeHeadCrc, crc_before(kBeforeHeadCrc));
   put(kBeforeHeadCrc + sizeof(uint32_t), static_cast<uint64_t>(bytes->size()));
   put(bytes->size() - sizeof(uint32_t), crc_before(bytes->size() - sizeof(uint32_t)));
+}
+
+// Makes the checksums of a file of rows right, as far as it can be followed.
+void FixDeltaRows(std::string* bytes) {
+  const std::string_view view = *bytes;
+  const auto fix = [&]<typename T>(size_t at, T whole) {
+    whole.crc = CrcOf(view.substr(at, offsetof(T, crc)));
+    std::memcpy(bytes->data() + at, &whole, sizeof(T));
+  };
+  const auto load = [&]<typename T>(size_t at, T* out) {
+    if (bytes->size() < at + sizeof(T)) return false;
+    std::memcpy(out, bytes->data() + at, sizeof(T));
+    return true;
+  };
+  internal::DeltaPrefix prefix;
+  internal::DeltaHeader header;
+  size_t at = sizeof(prefix) + sizeof(header);
+  if (!load(0, &prefix) || !load(sizeof(prefix), &header)) return;
+  const size_t list = std::min<size_t>(header.num_tables, 9) * sizeof(internal::DeltaTableEntry);
+  header.tables_crc = CrcOf(view.substr(at, list));
+  std::memcpy(bytes->data() + sizeof(prefix), &header, sizeof(header));
+  fix(0, prefix);
+  fix(sizeof(prefix), header);
+  std::string heads;
+  internal::DeltaBlock block;
+  for (at += list; load(at, &block); at += sizeof(block) + block.body_bytes) {
+    if (std::memcmp(block.magic, internal::kDeltaBlockMagic, sizeof(block.magic)) != 0) break;
+    if (block.body_bytes > bytes->size()) return;
+    const size_t body = std::min(bytes->size(), at + sizeof(block));
+    block.body_crc = CrcOf(view.substr(body, block.body_bytes));
+    std::memcpy(bytes->data() + at, &block, sizeof(block));
+    fix(at, block);
+    heads.append(view.substr(at, sizeof(block)));
+  }
+  internal::DeltaFooter footer;
+  if (!load(at, &footer)) return;
+  footer.blocks_crc = CrcOf(heads);
+  std::memcpy(bytes->data() + at, &footer, sizeof(footer));
+  fix(at, footer);
+}
+
+constexpr DeltaFileId kDeltaId = {.base = {.high = 1, .low = 2}, .sequence = 3};
+constexpr DeltaForm kDeltaForm = {.precision = ExchangeType::kInt8, .state = true};
+std::vector<DeltaTable> DeltaTables() {
+  return {{.dim = 3, .optimizer = SparseOptimizerKind::kAdam},
+          {.dim = 2, .optimizer = SparseOptimizerKind::kSgd, .scored = true}};
 }
 
 SavedModel ModelOf(int ranks, bool is_checkpoint) {
@@ -236,6 +287,53 @@ void PortableManifest(const uint8_t* data, size_t size) {
   if (!verified.ok()) ExpectNamed(verified.status());
 }
 
+void DeltaFiles(const uint8_t* data, size_t size) {
+  if (size < 1) return;
+  std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const int which = data[0] / 2 % 3;
+  if (data[0] % 2 == 1) which == 2 ? FixDeltaRows(&bytes) : FixManifest(&bytes);
+  test::MemEnv env;
+  if (which == 0) {
+    Write(env, kChainManifestName, bytes);
+    const auto chain = ReadChainManifest(env, kDir);
+    if (!chain.ok()) return ExpectNamed(chain.status());
+    Write(env, kChainManifestName, ChainManifestText(*chain));
+    HOTROW_CHECK(ReadChainManifest(env, kDir).ok());
+    return;
+  }
+  if (which == 1) {
+    Write(env, "manifest.json", bytes);
+    auto delta = ReadDeltaManifest(env, kDir);
+    if (!delta.ok()) return ExpectNamed(delta.status());
+    const auto tables = DeltaTablesOf(delta->model);
+    if (!tables.ok()) ExpectNamed(tables.status());
+    const std::string written = SealDeltaManifest(&*delta);
+    Write(env, "manifest.json", written);
+    auto again = ReadDeltaManifest(env, kDir);
+    HOTROW_CHECK(again.ok() && SealDeltaManifest(&*again) == written);
+    return;
+  }
+  Write(env, "rows", bytes);
+  const std::vector<DeltaTable> tables = DeltaTables();
+  DeltaPart part = {.file = "rows", .bytes = std::ssize(bytes), .crc = CrcOf(bytes)};
+  part.rows = {2, 1};
+  part.erased = {1, 2};
+  auto reader = DeltaRowsReader::Open(env, kDir, part, kDeltaId, kDeltaForm, tables);
+  if (!reader.ok()) return ExpectNamed(reader.status());
+  std::optional<RowKey> before;
+  while (!(*reader)->done()) {
+    const RowKey key = (*reader)->key();
+    HOTROW_CHECK(key.table < tables.size() && (!before || ComesBefore(*before, key)));
+    before = key;
+    if (!(*reader)->erased()) {
+      HOTROW_CHECK(std::ssize((*reader)->row()) ==
+                   tables[key.table].layout_read(kDeltaForm).row_bytes);
+    }
+    const absl::Status next = (*reader)->Next();
+    if (!next.ok()) return ExpectNamed(next);
+  }
+}
+
 void VocabularyFile(const uint8_t* data, size_t size) {
   if (size < 1) return;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
@@ -336,6 +434,45 @@ std::vector<std::string> PackedBlockCorpus() {
     const auto block = builder.Finish();
     out.push_back(std::string{static_cast<char>(shape), static_cast<char>(kSamples)} +
                   std::string(reinterpret_cast<const char*>(block.data()), block.size()));
+  }
+  return out;
+}
+
+std::vector<std::string> DeltaFilesCorpus() {
+  ChainManifest chain = {.base_id = kDeltaId.base, .form = kDeltaForm};
+  chain.base_dir = BaseDirName(2);
+  chain.base_step = 40;
+  chain.base_sequence = 2;
+  chain.base_source = {{.high = 5, .low = 6}};
+  DeltaManifest delta = {.base_id = kDeltaId.base, .form = kDeltaForm, .sequence = 3};
+  delta.parent_step = 40;
+  delta.source = {{.high = 7, .low = 8}};
+  delta.model = ModelOf(1, false);
+  delta.model.parts.clear();
+  delta.parts = {
+      {.file = DeltaPartName(0, 1), .bytes = 9, .crc = 1, .rows = {2, 1}, .erased = {1, 2}}};
+  test::MemEnv env;
+  HOTROW_CHECK(env.CreateDirs(kDir).ok());
+  const std::vector<DeltaTable> tables = DeltaTables();
+  auto writer = DeltaRowsWriter::Create(env, kDir, "rows", kDeltaId, kDeltaForm, tables);
+  HOTROW_CHECK(writer.ok());
+  for (uint32_t t = 0; t < tables.size(); ++t) {
+    const std::vector<std::byte> row(static_cast<size_t>(tables[t].layout().row_bytes));
+    for (uint64_t key = 5; key < 8; ++key) {
+      HOTROW_CHECK(
+          ((key + t) % 2 == 1 ? (*writer)->Add({key, t}, row) : (*writer)->AddErased({key, t}))
+              .ok());
+    }
+  }
+  HOTROW_CHECK((*writer)->Finish().ok());
+  const std::string rows = ReadFileToString(env, absl::StrCat(kDir, "/rows")).value();
+  std::vector<std::string> out = {""};
+  int which = 0;
+  for (const std::string& text : {ChainManifestText(chain), SealDeltaManifest(&delta), rows}) {
+    for (const int fix : {0, 1}) {
+      out.push_back(std::string(1, static_cast<char>(2 * which + fix)) + text);
+    }
+    ++which;
   }
   return out;
 }

@@ -13,6 +13,7 @@ std::vector<std::string> DenseFileCorpus();
 std::vector<std::string> PortableManifestCorpus();
 std::vector<std::string> VocabularyFileCorpus();
 std::vector<std::string> PackedBlockCorpus();
+std::vector<std::string> DeltaFilesCorpus();
 
 }  // namespace hotrow::fuzz
 

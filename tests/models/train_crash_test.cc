@@ -1,11 +1,13 @@
 // Training that is killed anywhere, resumed, and ends as if nothing had been. In every second life
-// writes fail as well. HOTROW_SLOW_TESTS=1 kills it 500 times.
+// writes fail as well. HOTROW_SLOW_TESTS=1 kills it 500 times, and as often where it is stopped by
+// signals, too, forks, and moves between its lives.
 
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -21,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/env.h"
+#include "base/hash.h"
 #include "base/philox.h"
 #include "comm/thread_communicator.h"
 #include "models/data/open_data_source.h"
@@ -49,6 +52,9 @@ struct Run {
   bool lives = false;   // rows are admitted by count, and age, with a floor and a capacity
   bool chain = false;   // the run writes its chain of deltas
   bool packed = false;  // the data are packed, and shuffled in groups of blocks
+  // Some lives are ended by signals that ask for it. All that a life leaves is moved, or copied,
+  // before the next. Children are forked that live for a while.
+  bool moves = false;
 };
 
 // kData, packed; once a test, in the directory that goes with it.
@@ -110,7 +116,7 @@ TrainerOptions OptionsOn(const Run& run, const std::string& dir) {
 std::string NameOf(const Run& run) {
   return absl::StrCat(std::string(StoreKindName(run.store)), ", ", run.ranks, " ranks",
                       run.lives ? ", rows live and die" : "", run.chain ? ", deltas" : "",
-                      run.packed ? ", packed data" : "");
+                      run.packed ? ", packed data" : "", run.moves ? ", moved and stopped" : "");
 }
 
 // What a run of these options comes to, on all its ranks. `watch` hears of rank 0's batches.
@@ -172,6 +178,20 @@ class NoFileMayGrow {
 };
 
 constexpr int kExitFailedWrite = 6;
+constexpr int kExitStopped = 7;
+
+constexpr std::array kStops = {SIGTERM, SIGHUP, SIGPIPE};
+std::atomic<int> stop_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+// Leaves a child that ends at once, or keeps what it has of its parent for a moment.
+void ForkSome() {
+  static std::atomic<uint64_t> calls = 0;
+  const uint64_t random = Mix64(static_cast<uint64_t>(::getpid()) << 32 | ++calls);
+  if (random % 8 != 0 || ::fork() != 0) return;
+  if (random / 8 % 2 == 0) ::usleep(static_cast<useconds_t>(random / 16 % 60'000));
+  ::_exit(0);
+}
 
 // One life: trains until it is killed or at the end, where it leaves what it ended with. Writes a
 // byte to the pipe for each training batch that it reads. faults: the seed of the writes that fail,
@@ -190,10 +210,16 @@ constexpr int kExitFailedWrite = 6;
                    random.Below(4) == 0 ? absl::ResourceExhaustedError("injected")
                                         : absl::DataLossError("injected"));
   }
+  if (run.moves) {
+    options.stop_signal = &stop_signal;
+    ::signal(SIGCHLD, SIG_IGN);
+    for (const int number : kStops) ::signal(number, [](int which) { stop_signal = which; });
+  }
   const absl::StatusOr<TrainReport> report =
-      Train(options, run, [pipe](Split split, int64_t, int64_t) {
+      Train(options, run, [&](Split split, int64_t, int64_t) {
         const char byte = 1;
-        if (split == Split::kTrain && ::write(pipe, &byte, 1) != 1) ::_exit(4);
+        if (split == Split::kTrain && ::write(pipe, &byte, 1) != 1 && !run.moves) ::_exit(4);
+        if (run.moves) ForkSome();
         return absl::OkStatus();
       });
   if (!report.ok() && (env.faults() > 0 || no_growth != nullptr)) ::_exit(kExitFailedWrite);
@@ -202,6 +228,7 @@ constexpr int kExitFailedWrite = 6;
     ::_exit(3);
   }
   no_growth = nullptr;
+  if (report->stopped_by_signal != 0) ::_exit(kExitStopped);
   if (!WriteFileAtomically(PosixEnv(), dir + "/end", EndOf(*report)).ok()) ::_exit(5);
   ::_exit(0);
 }
@@ -213,8 +240,26 @@ struct Kills {
   int64_t in_delta = 0;          // likewise, of the chain
   int64_t before_the_first = 0;  // no checkpoint was there
   int64_t failed_writes = 0;     // lives that they ended
+  int64_t stopped = 0;           // by a signal that asks for a checkpoint
+  int64_t moves = 0;
+  int64_t copies = 0;
   int64_t runs = 0;
 };
+
+// Moves what a life has left, or goes on with a copy of it.
+void Move(RandomStream& random, std::string* dir, Kills* met) {
+  if (random.Below(3) == 0 || !std::filesystem::exists(*dir)) return;
+  const std::string to = absl::StrCat(test::TempDir(), "/moved");
+  if (random.Below(2) == 0) {
+    std::filesystem::rename(*dir, to);
+    ++met->moves;
+  } else {
+    std::filesystem::copy(*dir, to, std::filesystem::copy_options::recursive);
+    std::filesystem::remove_all(*dir);
+    ++met->copies;
+  }
+  *dir = to;
+}
 
 // Directories that were not given their names.
 int64_t CountUnfinished(const std::string& dir) {
@@ -228,12 +273,13 @@ int64_t CountUnfinished(const std::string& dir) {
 
 Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string& expected) {
   Kills out;
-  const std::string dir = test::TempDir();
+  std::string dir = test::TempDir();
   RandomStream random(seed, RandomPurpose::kTest,
                       static_cast<uint64_t>(run.store) + 16 * static_cast<uint64_t>(run.ranks));
   Env& env = PosixEnv();
   for (int64_t life = 0;; ++life) {
-    const bool to_the_end = out.kills >= kills;
+    const bool to_the_end = out.kills + out.stopped >= kills;
+    if (run.moves) Move(random, &dir, &out);
     const uint64_t faults = life % 2 == 1 && !to_the_end ? 1 + random.Below(1'000'000) : 0;
     SCOPED_TRACE(absl::StrCat(NameOf(run), ", kill ", out.kills, ", HOTROW_TEST_SEED=", seed,
                               faults == 0 ? "" : ", writes fail"));
@@ -253,7 +299,8 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
         if (::read(ends[0], &byte, 1) != 1) break;
       }
       ::usleep(static_cast<useconds_t>(random.Below(batches == 0 ? 30'000 : 80'000)));
-      ::kill(child, SIGKILL);
+      const bool asks = run.moves && random.Below(2) == 0;
+      ::kill(child, asks ? kStops[random.Below(kStops.size())] : SIGKILL);
     }
     char rest[256];
     while (::read(ends[0], rest, sizeof(rest)) > 0) {
@@ -262,7 +309,8 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
     int how = 0;
     EXPECT_EQ(::waitpid(child, &how, 0), child);
     if (WIFSIGNALED(how)) {
-      EXPECT_EQ(WTERMSIG(how), SIGKILL);
+      // One that asks kills, too, before the run listens.
+      EXPECT_TRUE(WTERMSIG(how) == SIGKILL || run.moves) << WTERMSIG(how);
       if (testing::Test::HasFailure()) return out;
       ++out.kills;
       const auto names = env.ListDir(dir + "/checkpoints");
@@ -281,6 +329,10 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
     }
     if (faults != 0 && WEXITSTATUS(how) == kExitFailedWrite) {
       ++out.failed_writes;
+      continue;
+    }
+    if (run.moves && WEXITSTATUS(how) == kExitStopped) {
+      ++out.stopped;
       continue;
     }
     EXPECT_EQ(WEXITSTATUS(how), 0);
@@ -312,25 +364,30 @@ void TestKills(const Run& run, int64_t kills) {
   for (const uint64_t seed : test::Seeds(1)) {
     const Kills met = KillOften(run, kills, seed, Expected(run));
     if (testing::Test::HasFailure()) return;
-    EXPECT_GE(met.kills, kills);
+    EXPECT_GE(met.kills + met.stopped, kills);
     for (const auto& [name, count] : {std::pair<const char*, int64_t>{"kills", met.kills},
                                       {"in_checkpoint", met.in_checkpoint},
                                       {"in_delta", met.in_delta},
                                       {"before_the_first", met.before_the_first},
                                       {"failed_writes", met.failed_writes},
+                                      {"stopped", met.stopped},
+                                      {"moves", met.moves},
+                                      {"copies", met.copies},
                                       {"runs", met.runs}}) {
       testing::Test::RecordProperty(name, std::to_string(count));
     }
     std::printf(
         "%s: %lld kills, %lld in a checkpoint, %lld in a delta, %lld before the first one, %lld "
-        "lives that failed writes ended, %lld whole runs\n",
+        "lives that failed writes ended, %lld stopped, %lld moves, %lld copies, %lld whole runs\n",
         NameOf(run).c_str(), static_cast<long long>(met.kills),
         static_cast<long long>(met.in_checkpoint), static_cast<long long>(met.in_delta),
         static_cast<long long>(met.before_the_first), static_cast<long long>(met.failed_writes),
-        static_cast<long long>(met.runs));
+        static_cast<long long>(met.stopped), static_cast<long long>(met.moves),
+        static_cast<long long>(met.copies), static_cast<long long>(met.runs));
     if (test::SlowShare() == 1) {  // fewer kills may miss some of it
       EXPECT_GT(met.in_checkpoint, 0);
       EXPECT_GT(met.failed_writes, 0);
+      EXPECT_EQ(std::min({met.stopped, met.moves, met.copies}) > 0, run.moves);
       // A chain over RocksDB begins with all of its rows, which takes longer than most lives: so
       // its first link may come with the life that nobody kills.
       if (run.store != StoreKind::kRocksDb) {
@@ -380,6 +437,21 @@ TEST(TrainKillTest, OnRocksDbWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame
   if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
   TestKills({.store = StoreKind::kRocksDb, .lives = true, .chain = true},
             test::SlowRuns(kPolicyKills, 2));
+}
+
+// Stores and checkpoints move together between lives; half of these end by a signal that asks.
+constexpr int kMovedKills = 80;
+TEST(TrainKillTest, MovedForkedAndStoppedOnSsdsTheEndIsTheSame) {
+  TestKills({.store = StoreKind::kSsd, .moves = true}, test::SlowRuns(kMovedKills, 2));
+  TestKills({.store = StoreKind::kSsd, .ranks = 2, .moves = true}, test::SlowRuns(kMovedKills, 1));
+}
+TEST(TrainKillTest, MovedForkedAndStoppedInMemoryTheEndIsTheSame) {
+  TestKills({.packed = true, .moves = true}, test::SlowRuns(kMovedKills, 1));
+  TestKills({.ranks = 2, .moves = true}, test::SlowRuns(kMovedKills, 1));
+}
+TEST(TrainKillTest, MovedForkedAndStoppedOnRocksDbTheEndIsTheSame) {
+  if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
+  TestKills({.store = StoreKind::kRocksDb, .moves = true}, test::SlowRuns(kMovedKills, 1));
 }
 
 // Last, since it starts threads. What the tests above kill writes its disk full more than once, so

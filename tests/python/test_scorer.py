@@ -264,6 +264,24 @@ class ScorerTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "closed"):
             scorer.score_lines(samples.lines())
 
+    def test_a_call_ends_at_its_deadline(self):
+        samples = self.samples
+        ids = {name: np.tile(samples.ids()[name], 300) for name in ("user", "item")}
+        ids["words"] = tuple(np.tile(part, 300) for part in samples.ids()["words"])
+        dense = np.tile(samples.dense(), (300, 1))
+        user, item = {"user": [1], "words": [[2]]}, {"item": ids["item"]}
+        hurried, patient = self.open(deadline=0.0001), self.open(deadline=600)
+        for call in (
+            lambda scorer: scorer.score(ids, dense),
+            lambda scorer: scorer.score_candidates(user, item, dense=dense),
+            lambda scorer: scorer.score_lines(samples.lines() * 300),
+        ):
+            with self.assertRaisesRegex(TimeoutError, "of 90000"):
+                call(hurried)
+            call(patient)
+        with self.assertRaisesRegex(ValueError, "deadline: must be above 0"):
+            self.open(deadline=0)
+
     def test_what_is_wrong_is_named(self):
         samples, scorer = self.samples, self.open()
         ids, dense = samples.ids(), samples.dense()
