@@ -120,7 +120,7 @@ using HostBuffer = Buffer<T, HostMemory>;
 
 // Makes the pages of memory that was mapped (HostMemory of 128 KiB and more) present and writable,
 // as their first use would, and changes no byte. `data` is the first byte of a page. Threads may
-// share the work, each with pages of its own. Errors: ResourceExhausted (names the bytes).
+// share the work, each with its own pages. Errors: ResourceExhausted (names the bytes).
 absl::Status PopulatePages(std::byte* data, int64_t bytes);
 
 // Whether the system may grant huge pages at all (transparent huge pages not set to "never").

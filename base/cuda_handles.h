@@ -17,9 +17,9 @@ struct Destroy {
 using StreamHandle = std::unique_ptr<CUstream_st, Destroy<cudaStreamDestroy>>;
 using EventHandle = std::unique_ptr<CUevent_st, Destroy<cudaEventDestroy>>;
 
-// Of the work that is ready, a GPU takes that of kHigh first.
+// Which work that is ready a GPU takes first: that of kHigh.
 enum class StreamPriority { kNormal, kHigh };
-// On the current device. The stream and the default stream do not wait for each other.
+// A stream of the current device. It and the default stream do not wait for each other.
 absl::StatusOr<StreamHandle> CreateStream(StreamPriority priority = StreamPriority::kNormal);
 
 // Timing is for cudaEventElapsedTime; without it recording and waiting cost less.

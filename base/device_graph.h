@@ -17,11 +17,11 @@ namespace hotrow {
 class DeviceGraph {
  public:
   // Records what `enqueue` enqueues on the stream of the context that it gets, without running it:
-  // that of `ctx` with a stream of its own, since other threads may use that of `ctx` meanwhile. It
-  // may neither allocate on the device nor wait for it. What it enqueues on other streams stands
-  // between events that these wait for and events that the stream waits for. What it reads from
-  // host memory, and the addresses that it uses, stay as they are in every launch. An error of
-  // `enqueue` is that of Capture.
+  // `ctx` with another stream, since other threads may use that of `ctx` meanwhile. It may neither
+  // allocate on the device nor wait for it. What it enqueues on other streams stands between events
+  // that these wait for and events that the stream waits for. What it reads from host memory, and
+  // the addresses that it uses, stay as they are in every launch. An error of `enqueue` is that of
+  // Capture.
   static absl::StatusOr<DeviceGraph> Capture(
       const ExecContext& ctx,
       absl::FunctionRef<absl::Status(const ExecContext& recording)> enqueue);

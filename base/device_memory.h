@@ -14,7 +14,7 @@ namespace hotrow {
 
 // Memory of a device, where its kernels or loops work. On the CPU as HostMemory. On a GPU it is
 // 256-byte aligned, not initialised, and taken and given back in the order of `stream`, which must
-// outlive the buffer: other streams use the memory after they have waited for that one.
+// outlive the buffer: other streams use the memory after they have waited for `stream`.
 // Errors: ResourceExhausted (names the bytes), FailedPrecondition (no usable GPU).
 struct MemoryOfDevice {
   static constexpr bool kHostReads = false;

@@ -5,7 +5,7 @@
 
 namespace hotrow {
 
-// Holds on open files: a reader asks those who would write the file anew to take another one first.
+// Holds on open files: a reader asks those who would write over the file to take another one first.
 // A hold is a shared flock, which needs no permission to write and ends with the File, however its
 // process ends. Where the file system has no locks, and on Envs of tests, nothing is ever held.
 void HoldFile(File& file);

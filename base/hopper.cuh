@@ -34,7 +34,7 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
 //   LoadMatrices            row g, elements 2t and 2t + 1 (the first in the low half)
 //   LoadMatricesTransposed  rows 2t and 2t + 1, element g
 //
-// Of four 32-bit elements a row, LoadMatrices gives row g, element t. Warp; orders nothing: where
+// With four 32-bit elements a row, LoadMatrices gives row g, element t. Warp; orders nothing: where
 // lanes write what others read, __syncwarp stands between.
 __device__ inline void LoadMatrices(const void* row, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -19,7 +19,7 @@ namespace hotrow::internal {
 // Errors:  ResourceExhausted (names the bytes), FailedPrecondition (no usable GPU).
 class PageLockedMemory {
  public:
-  // Of the process: the driver's page-locked memory belongs to that, too.
+  // The one of the process, to which the driver's page-locked memory belongs, too.
   static PageLockedMemory& OfProcess();
 
   // Zeroed; all devices reach it. bytes > 0.

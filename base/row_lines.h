@@ -31,7 +31,7 @@ inline float LowestScoreOf(uint32_t range) {
   return std::bit_cast<float>((image & kSign) != 0 ? image & ~kSign : ~image);
 }
 
-// Of the rows whose last step is at most `step` those have aged whose score lies below `range`.
+// A line: rows with a last step of at most `step` and a score below `range` have aged.
 struct ScoreLine {
   uint32_t step = 0;
   uint32_t range = 0;
@@ -41,8 +41,8 @@ struct ScoreLine {
 // The lines of a table. A row without a last step, 0, has not aged. Lines are added and never taken
 // back, so a row that has aged stays aged until it is updated.
 struct RowLines {
-  uint32_t age = 0;  // rows whose last step lies below it have aged, whatever their score
-  // Of a table that keeps scores: steps rise and ranges fall, both strictly.
+  uint32_t age = 0;  // rows whose last step lies below it have aged, with any score
+  // Lines of a table that keeps scores: steps rise and ranges fall, both strictly.
   std::vector<ScoreLine> scores;
 
   bool none() const { return age == 0 && scores.empty(); }
@@ -81,7 +81,7 @@ struct RowLines {
   friend bool operator==(const RowLines&, const RowLines&) = default;
 
  private:
-  // Of the lines from this step on the first one has the highest range.
+  // The first of the lines from this step on, which has the highest range of them.
   std::vector<ScoreLine>::const_iterator FirstFrom(uint32_t step) const {
     return std::lower_bound(
         scores.begin(), scores.end(), step,

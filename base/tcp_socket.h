@@ -35,7 +35,8 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }  // NOLINT
 };
 
-// Of IPv4 or IPv6 in numbers; port in [0, 65535]. Errors: InvalidArgument, with the remedy.
+// An IPv4 or IPv6 address in numbers, with a port in [0, 65535]. Errors: InvalidArgument, with the
+// remedy.
 absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address, int32_t port);
 
 // "127.0.0.1:9400", "[::1]:9400".

@@ -20,7 +20,7 @@ struct TextServerOptions {
   int32_t port = 0;  // 0: any free one, see TextServer::port
   std::string path = "/metrics";
   std::string content_type = "text/plain; charset=utf-8";
-  // Of a client, from its arrival until it has all of its answer.
+  // A client's time, from its arrival until it has all of its answer.
   int64_t deadline_ms = 5000;
 
   absl::Status Validate() const;
@@ -30,8 +30,8 @@ struct TextServerOptions {
 // a connection, the text as it is at that moment. It is for numbers to watch beside work that must
 // not be held up, so nothing that a client does or leaves undone takes more than this:
 //
-// Threads: one of its own, whatever comes; all sockets are non-blocking. Stop and the destructor
-//          wait for no client.
+// Threads: it has one, for any number of clients; all sockets are non-blocking. Stop and the
+//          destructor wait for no client.
 // Memory:  kClientsMax connections with kRequestBytesMax bytes each, and the texts that are on
 //          their way. A client has options.deadline_ms for all it does, and one that comes while
 //          all places are taken gets the place of the one that is there longest. So whoever opens

@@ -60,8 +60,8 @@ struct CudaWords {
   }
 };
 
-// HostWarp's words for a single thread of a GPU: each thread works on a bucket of its own, so a
-// warp has 32 of them in flight. Four bytes, or two tags, are compared by one intrinsic. Each scan
+// HostWarp's words for a single thread of a GPU: each thread works on its own bucket, so a warp has
+// 32 of them in flight. Four bytes, or two tags, are compared by one intrinsic. Each scan
 // loads what it looks at once, or takes what Load has loaded. Loads need 16-byte aligned bytes.
 template <typename Loads>
 struct BasicCudaThread {

@@ -74,7 +74,7 @@ class AddressIndex {
   // LastStats returns what the last EnqueueStats that is done has read.
   virtual absl::Status EnqueueStats(const ExecContext& ctx) = 0;
   virtual AddressIndexStats LastStats() const = 0;
-  // Of the memory it has taken.
+  // Bytes of memory that it has taken.
   int64_t used_bytes() const { return used_bytes_; }
 
  protected:

@@ -50,7 +50,7 @@ HOTROW_HOST_DEVICE inline bool MayBe(uint64_t word, uint64_t tag) {
   return word > kTakenWord && word >> kAddressBits == tag;
 }
 
-// Where a key may lie. Of one bucket alone, both are that one.
+// Where a key may lie. With a single bucket both are that bucket.
 struct AddressHome {
   int64_t bucket1;
   int64_t bucket2;

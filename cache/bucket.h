@@ -88,7 +88,7 @@ struct PairWay {
   int way = -1;
 };
 
-// nvcc compiles the templates below for both sides whatever the warp, and would warn that the
+// nvcc compiles the templates below for both sides with any Warp, and would warn that the
 // device side of a HostWarp instance calls host functions. No such instance runs on a device.
 #if defined(__CUDACC__)
 #define HOTROW_WARP_TEMPLATE _Pragma("nv_exec_check_disable") template <typename Warp>
@@ -171,7 +171,7 @@ HOTROW_HOST_DEVICE PairWay PickVictim(const Bucket& first, const Bucket& second)
   return {bucket, bucket == 0 ? victim1.way : victim2.way};
 }
 
-// Writes down whose row a way has, whatever was there: all but the state. One lane.
+// Writes down whose row a way has, in place of what was there: all but the state. One lane.
 HOTROW_HOST_DEVICE inline void SetRow(Bucket& bucket, int way, uint16_t tag, uint64_t key,
                                       uint32_t table, ScoreRule rule) {
   bucket.tag[way] = tag;
@@ -179,7 +179,7 @@ HOTROW_HOST_DEVICE inline void SetRow(Bucket& bucket, int way, uint16_t tag, uin
   bucket.record[way] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), table};
 }
 
-// Puts {key, table} into a way, whatever was there: pinned once and waiting for its bytes.
+// Puts {key, table} into a way, in place of what was there: pinned once and waiting for its bytes.
 HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE void Place(Bucket& bucket, int way, uint16_t tag, uint64_t key, uint32_t table,
                               ScoreRule rule) {

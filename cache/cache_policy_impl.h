@@ -34,8 +34,8 @@ struct LruPolicy {
   static constexpr bool kSparesRows = false;
   static constexpr bool kAgesByTouches = false;
 
-  // Scores fall by one each time 1/32 of the ways has been placed anew, so a byte tells the last 8
-  // turnovers of a large cache apart, while in a small one every step counts.
+  // Scores fall by one each time as many rows were placed as 1/32 of the ways, so a byte tells the
+  // last 8 turnovers of a large cache apart, while in a small one every step counts.
   static constexpr int64_t kAgeingsPerTurnover = 32;
   HOTROW_HOST_DEVICE static bool AgeingDue(int64_t placed, int64_t /*touched*/, int64_t ways) {
     return placed >= ways / kAgeingsPerTurnover;
@@ -68,7 +68,7 @@ struct LfuPolicy {
 // SIEVE (Zhang et al., "SIEVE is Simpler than LRU", NSDI'24) in each bucket. Rows stand in the
 // order in which they came; a touch sets a bit and moves nothing. A hand goes from the oldest to
 // the newest: it takes the bit off each row that has it, and evicts the first row that has not.
-// Behind the newest it begins anew. A row that is used once leaves soon after it came, since the
+// Behind the newest it begins again. A row that is used once leaves soon after it came, since the
 // hand does not go back to the old rows that it has spared. One byte says all of it:
 //
 //   bit 7      touched
@@ -116,7 +116,7 @@ struct SievePolicy {
   }
 };
 
-// As in bucket.h: nvcc compiles what follows for both sides, whatever is visited with.
+// As in bucket.h: nvcc compiles what follows for both sides, with any Visit.
 #if defined(__CUDACC__)
 #define HOTROW_VISIT_TEMPLATE _Pragma("nv_exec_check_disable") template <typename Visit>
 #else

@@ -9,7 +9,7 @@ namespace hotrow {
 
 // Chooses the keys of sampled traces and curves: those with a low hash (spatial sampling:
 // Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST'15). A key is always in the
-// sample or never, so all its reuse is seen. Of two samples with one seed the larger contains the
+// sample or never, so all its reuse is seen. The larger of two samples with one seed contains the
 // smaller, so a curve may use a lower rate than its trace.
 //
 // The hash is part of the format of access traces (docs/formats/trace.md).

@@ -29,7 +29,7 @@ class LruCurve {
 
   int64_t accesses() const { return accesses_; }
   int64_t distinct() const { return stack_.size(); }
-  // Of an LRU cache of `rows` rows; 0 before the first access.
+  // The hit rate of an LRU cache of `rows` rows; 0 before the first access.
   double HitRate(int64_t rows) const;
   // The same for many sizes in one pass; sizes may come in any order.
   std::vector<double> HitRates(const std::vector<int64_t>& rows) const;
@@ -53,7 +53,7 @@ struct SampledLruCurveOptions {
 };
 
 // The curve estimated from a sample of the keys: adjusted SHARDS (Waldspurger et al., FAST'15).
-// Keys with a low hash go through a stack of their own, whose distances are divided by the rate. A
+// Keys with a low hash go through their own stack, whose distances are divided by the rate. A
 // surplus or deficit of accesses in the sample (a hot key is in it or not) counts as accesses that
 // hit at once. A key outside the sample costs one hash and one comparison.
 //

@@ -214,7 +214,7 @@ class RowCache {
   // state of some moment.
   virtual absl::StatusOr<RowCacheStats> Stats(const ExecContext& ctx) const = 0;
   // The same without a wait: LastStats returns what the last EnqueueStats that is done has read, on
-  // any thread. Of a GPU that is at work on the next, single counts may be that one's already.
+  // any thread. While a GPU is at work on the next, single counts may be of the next already.
   virtual absl::Status EnqueueStats(const ExecContext& ctx) = 0;
   virtual RowCacheStats LastStats() const = 0;
 

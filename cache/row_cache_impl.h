@@ -79,7 +79,8 @@ struct Geometry {
            (partitions - larger) * OverflowBuckets(buckets / partitions);
   }
   int64_t TotalBuckets() const { return buckets + TotalOverflowBuckets(); }
-  // Of the budget: metadata, rows and partition states. Does not shrink when `buckets` grows.
+  // Bytes of the budget: metadata, rows and partition states. They do not shrink when `buckets`
+  // grows.
   int64_t Bytes(int64_t row_bytes, Device device = Device::kCpu) const;
 };
 

@@ -341,7 +341,7 @@ __device__ __forceinline__ void PrefetchL2(const void* address) {
 constexpr int kMissLanes = 2;
 constexpr int kWarpMisses = kWarpThreads / kMissLanes;  // that a warp places at a time
 
-// Of a mask of the warp's lanes, those of this lane's miss.
+// The lanes of this lane's miss, out of a mask of the warp's lanes.
 __device__ __forceinline__ uint32_t OfMiss(uint32_t lanes) {
   return (lanes >> (CudaWarp::Lane() / kMissLanes * kMissLanes)) & ((1u << kMissLanes) - 1);
 }
@@ -465,8 +465,8 @@ __device__ __forceinline__ TakenWay TakeFor(const CacheView& cache, const Home& 
 }
 
 // Adds up what became of the misses of a warp; `dirty`: this lane's row must be written back. What
-// a partition ages by is counted there. Of the other counters only the sums over all partitions
-// matter, so they go to that of the first lane.
+// a partition ages by is counted there. The other counters matter only as sums over all partitions,
+// so they go to that of the first lane.
 __device__ __forceinline__ void CountPlaced(const CacheView& cache, int misses,
                                             int64_t partition_index, const TakenWay& taken,
                                             bool dirty) {
@@ -664,7 +664,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// A block a partition, so that one block decides whether it ages and starts its counters anew.
+// A block a partition, so that one block decides whether it ages and sets its counters to zero.
 template <typename Policy>
 __global__ void __launch_bounds__(kBlockThreads)
     AgeKernel(const CacheView cache, int64_t partitions) {

@@ -82,7 +82,7 @@ struct Tables : Handle {
 };
 
 // Whether checkpoints other than the newest were removed, since what they hold of the disk is
-// wanted for what this error refuses. Of several ranks nobody can go back to before a call.
+// wanted for what this error refuses. With several ranks nobody can go back to before a call.
 bool MadeRoom(Tables& tables, const absl::Status& wanted);
 
 // A call of a collection: waits until the one before it has ended.

@@ -13,7 +13,7 @@ hotrow_scorer_options DefaultScorerOptions();
 // Checked as far as their form goes; Scorer checks what they mean. options: may be null, which is
 // an error.
 absl::StatusOr<ScorerOptions> TakeScorerOptions(const hotrow_scorer_options* options);
-// Of each call that scores; 0: none.
+// The deadline of each call that scores; 0: none.
 absl::StatusOr<std::chrono::milliseconds> TakeScoreDeadline(const hotrow_scorer_options* options);
 
 }  // namespace hotrow::capi

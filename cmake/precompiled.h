@@ -2,7 +2,7 @@
 #define HOTROW_CMAKE_PRECOMPILED_H_
 
 // Precompiled for the sources of models, tools and bench: what many of them parse and what never
-// changes with us. No header of our own, or a change of it would rebuild everything. A source still
+// changes with us. None of our headers, or a change of it would rebuild everything. A source still
 // includes what it uses: -DHOTROW_PCH=OFF compiles without this.
 
 #include <algorithm>

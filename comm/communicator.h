@@ -32,7 +32,7 @@ struct CommunicatorOptions {
 // world_size entries. The ranks must agree: our send_bytes[p] is p's recv_bytes for us. Any or all
 // counts may be 0. Received ranges must overlap neither each other nor the sent ones.
 struct AllToAllVArgs {
-  const void* send = nullptr;  // may be null when all send_bytes are 0; recv likewise
+  const void* send = nullptr;  // may be null when all send_bytes are 0; the same for recv
   std::span<const int64_t> send_bytes;
   std::span<const int64_t> send_offsets;  // in bytes
   void* recv = nullptr;
@@ -50,7 +50,7 @@ struct AllToAllVArgs {
 //             of this one's. A channel and its duplicates are a family.
 // Threads:    one thread at a time for each channel. Different threads may use different channels
 //             at once (prefetching exchanges ids while the compute thread exchanges embeddings).
-//             comm/lane.h runs the calls of a channel on a thread of its own: the non-blocking form
+//             comm/lane.h runs the calls of a channel on its own thread: the non-blocking form
 //             for all backends. Abort and status: any thread, at any time.
 // Bits:       sums are in the order of ranks, ((x0 + x1) + x2) + ..., rounded once per addition in
 //             the type of the elements (int64 wraps), for any number of elements: the same bits on
@@ -58,7 +58,7 @@ struct AllToAllVArgs {
 // Errors:     name the operation and the rank at fault.
 //             InvalidArgument: arguments that are wrong, or do not match another rank's.
 //             DeadlineExceeded: a rank did not answer for timeout_seconds; it is named.
-//             Unavailable: another rank ended the job (an error of its own, Abort, or it left).
+//             Unavailable: another rank ended the job (its own error, Abort, or it left).
 //             FailedPrecondition: a second thread in the same channel.
 //             An error is final. It fails the family on all ranks: their calls, also running ones,
 //             return an error that names the same rank, at most 5/4 of timeout_seconds after the

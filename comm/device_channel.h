@@ -16,8 +16,8 @@ namespace hotrow {
 // device works, and its calls are work of a stream. On a GPU it is an NcclCommunicator, on the CPU
 // a Communicator, whose calls are done when they return (or late, under LaggingStreams).
 //
-// Order:   all ranks enqueue the same calls in the same order. Calls run in that order, whatever
-//          their streams.
+// Order:   all ranks enqueue the same calls in the same order. Calls run in that order, on any
+//          streams.
 // Threads: one at a time; status: any thread, at any time.
 // Errors:  as NcclCommunicator: a rank that dies or is silent ends every wait for the device within
 //          9/4 of the timeout, and status() says why. What such a call had to write is unspecified.

@@ -15,7 +15,7 @@
 
 namespace hotrow {
 
-// The non-blocking form of a Communicator: a channel with a thread of its own that runs calls in
+// The non-blocking form of a Communicator: a channel with its own thread, which runs calls in
 // the order of Start, while other threads compute.
 //
 //   CommLane lane(*std::move(channel));  // of Duplicate()

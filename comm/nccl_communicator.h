@@ -19,9 +19,9 @@ bool HaveNccl();
 // a call enqueues its work on a stream and returns, and all pointers are to memory of the device
 // that was current at Create. Counts and offsets are in host memory; calls do not keep them.
 //
-// Order:      all ranks enqueue the same calls in the same order, whatever their streams.
-// Threads:    one thread at a time; status: any thread, at any time. A thread of its own watches
-//             the calls under way.
+// Order:      all ranks enqueue the same calls in the same order, on any streams.
+// Threads:    one thread at a time; status: any thread, at any time. Its own thread watches the
+//             calls under way.
 // Bits:       sums are the same on every rank, but in NCCL's order, which depends on the number of
 //             ranks, the size and the topology. It is not the rank order of Communicator.
 // Errors:     as Communicator; Wait and status return those that only the device finds. A failed

@@ -18,8 +18,8 @@ namespace hotrow {
 struct RankVerdict {
   bool all_done = false;
   // When all are done: OK, or the error of one rank, as "rank 2: MESSAGE"; the same on all ranks.
-  // Of several errors ResourceExhausted wins, since it has a remedy, then the lowest rank. With one
-  // rank its own status, unchanged.
+  // Among several errors ResourceExhausted wins, since it has a remedy, then the lowest rank. With
+  // one rank its own status, unchanged.
   absl::Status status;
 };
 

@@ -81,7 +81,7 @@ absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options)
 // What VerifySnapshot has found.
 struct SnapshotVerdict {
   std::vector<std::string> damage;  // a line with the place of each fault
-  // It holds for the whole store, whatever the snapshot.
+  // The damage is of the whole store, so of any snapshot.
   bool of_whole_store = false;
 };
 // Checks the parts of a snapshot that reading its rows (OpenSnapshot) does not. kSsd:

@@ -31,7 +31,7 @@ class SnapshotChanges {
   virtual absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit,
       absl::FunctionRef<absl::Status(const RowKey& key)> erased) = 0;
-  // Of rows, and of what had to be read with them, so far. Lists of records are not counted.
+  // Bytes of rows, and of what had to be read with them, so far. Lists of records are not counted.
   virtual int64_t bytes_read() const = 0;
 };
 

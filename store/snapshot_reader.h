@@ -21,15 +21,14 @@ class Env;
 // store; each kind also has its own factory.
 //
 // Lock:    none, for a snapshot: what it holds is not written to, so others may have the store
-// open,
-//          and neither waits for the other. A reader holds the files of its snapshot: should that
-//          be dropped meanwhile, an SSD store writes other segments anew first. A reader that has
-//          lost its segments for want of others, or its files, says so (FailedPrecondition); it
-//          never gives other rows. The latest state of an SSD store and a RocksDB store is locked
-//          while the reader lives, so that no process opens them meanwhile.
+//          open, and neither waits for the other. A reader holds the files of its snapshot: should
+//          the snapshot be dropped meanwhile, an SSD store writes over other segments first. A
+//          reader that has lost its segments for want of others, or its files, says so
+//          (FailedPrecondition); it never gives other rows. The latest state of an SSD store and a
+//          RocksDB store is locked while the reader lives, so that no process opens them meanwhile.
 // Threads: one at a time.
 // Errors:  DataLoss (naming file and offset, and key where it is known), ResourceExhausted (the
-//          memory budget; names what is needed), those of the files. Of opening one: also NotFound
+//          memory budget; names what is needed), those of the files. Opening one: also NotFound
 //          (no store there), FailedPrecondition (the latest state of a store that is open, here or
 //          in another process; no such snapshot, or one that was dropped meanwhile; a HostStore has
 //          nothing but snapshots, so needs one; another version), InvalidArgument (an option). All

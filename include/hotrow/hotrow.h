@@ -31,7 +31,7 @@
 //          (FAILED_PRECONDITION). A handle is destroyed while no other thread uses it.
 // Forks:   a handle belongs to the process that made it. In a child of fork calls with it are
 //          FAILED_PRECONDITION, and *_close and *_destroy do nothing, at once; the parent goes on.
-//          The child may make handles of its own.
+//          The child may make its own handles.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -63,11 +63,12 @@ enum {
   HOTROW_DATA_LOSS = 15
 };
 
-// Of the last call of this thread that failed; "" before. Valid until the next one fails.
+// The message of the last call of this thread that failed; "" before. Valid until the next one
+// fails.
 const char* hotrow_error_message(void);
 // "INVALID_ARGUMENT"; "?" for other numbers.
 const char* hotrow_status_name(hotrow_status status);
-// Of the library: "0.1.0".
+// The version of the library: "0.1.0".
 const char* hotrow_version(void);
 
 // ---- Context: threads and device ----
@@ -176,12 +177,12 @@ typedef struct hotrow_table {
   float max_row_gradient_norm;
   int64_t num_embeddings;  // 0: any key; otherwise keys lie in [0, num_embeddings)
   int64_t max_hotness;     // most lookups of a feature in one sample; 0: not known
-  // Of feature_names: those whose lookups get no gradient. All of them: the table is frozen.
+  // Those of feature_names whose lookups get no gradient. All of them: the table is frozen.
   const char* const* read_only_features;
   int64_t num_read_only_features;
   // Which keys get a row: "always" (default), "lookups:N" (in the step of the N-th lookup),
-  // "lookups:N:STEPS" (counted anew after so many steps without one), "coin:P" (each lookup with
-  // probability P). Others read their first values and are not trained. CPU only.
+  // "lookups:N:STEPS" (the count begins again after so many steps without one), "coin:P" (each
+  // lookup with probability P). Others read their first values and are not trained. CPU only.
   const char* admission;
   int64_t ttl_steps;  // rows that no step has updated for more than so many read as new; 0: never
   // Rows of all ranks; 0: no limit. With ttl_steps: so many of the latest updates stay. Above
@@ -261,16 +262,16 @@ typedef struct hotrow_collection hotrow_collection;
 hotrow_status hotrow_collection_create(hotrow_context* context,
                                        const hotrow_collection_options* options,
                                        hotrow_collection** collection);
-// cuda, where the context has a stream of its own: the stream on which the caller writes what calls
-// read from device memory, and reads what they write there; NULL is the legacy default stream. From
-// now on a call's work comes behind what that stream has when it is made, and before what the
-// stream gets later; no host waits. May change between calls. FAILED_PRECONDITION: the CPU, or a
-// context that was given a stream.
+// cuda, where the context has its own stream: the stream on which the caller writes what calls read
+// from device memory, and reads what they write there; NULL is the legacy default stream. From now
+// on a call's work comes behind what that stream has when it is made, and before what the stream
+// gets later; no host waits. May change between calls. FAILED_PRECONDITION: the CPU, or a context
+// that was given a stream.
 hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* cuda_stream);
 // cuda: waits until the device has done what calls have enqueued. cpu: returns at once.
 hotrow_status hotrow_wait(hotrow_collection* collection);
 // Ends what is running and the store in good order, so that it opens quickly the next time. A step
-// that has not ended is FAILED_PRECONDITION. Of the other calls only destroy may follow.
+// that has not ended is FAILED_PRECONDITION. No other call but destroy may follow.
 hotrow_status hotrow_collection_close(hotrow_collection* collection);
 // Without close the store is left as a kill would leave it: every checkpoint is there. Steps that
 // have not ended are cancelled; their handles stay to be destroyed.
@@ -311,8 +312,8 @@ typedef struct hotrow_batch {
   const hotrow_bags* bags;
   int64_t num_features;
   // As many as bags: a score for each lookup, [N], finite, or NULL: they bring none. NULL: none
-  // does. Of a feature whose table keeps none NULL (of all features together they are not looked
-  // at). Only training makes use of them.
+  // does. For a feature whose table keeps none it is NULL (with all features together they are not
+  // looked at). Only training makes use of them.
   const float* const* scores;
 } hotrow_batch;
 
@@ -339,7 +340,7 @@ hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch*
 // as they are until release(user) is called: ids and offsets of 64 bits and weights, all features
 // in one array; of features apart ids and weights, where those of all features lie end to end. On a
 // GPU page-locked ones alone. The structs themselves may be freed at once. release is called once,
-// whatever this returns: when the step ends, or at once where nothing has to stay, by the call that
+// also where this fails: when the step ends, or at once where nothing has to stay, by the call that
 // ends it and on its thread; it must call nothing of the collection. NULL: the arrays stay until
 // the step has been updated or destroyed, or its collection was.
 typedef void (*hotrow_release_fn)(void* user);
@@ -351,7 +352,7 @@ hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled);
 // Backward: gradients in the shapes of lookup, finite: one in host memory that is not is
 // INVALID_ARGUMENT, names the number, and no row moves. learning_rate_factor multiplies the tables'
-// learning rates. The step has ended when this returns, whatever it returns. Collective.
+// learning rates. The step has ended when this returns, also with an error. Collective.
 hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled,
                                  float learning_rate_factor);
@@ -384,7 +385,7 @@ hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* tab
 // Gives keys of one table these weights, with fresh optimizer state, for pretrained rows. keys:
 // distinct. rows: [num_keys, D] in host memory, finite. Between two steps: none may be outstanding
 // (HOTROW_FAILED_PRECONDITION; also of a table with weight_decay_mode "table"). Durable with the
-// next checkpoint. Collective; each rank gives rows of its own, of keys that any rank may keep.
+// next checkpoint. Collective; each rank gives its own rows, of keys that any rank may keep.
 hotrow_status hotrow_write_rows(hotrow_collection* collection, const char* table,
                                 const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows);
 // Removes the rows of keys of one table, which may repeat or have none: from here on the keys are
@@ -392,9 +393,9 @@ hotrow_status hotrow_write_rows(hotrow_collection* collection, const char* table
 // the next checkpoint. Collective; keys may be kept by any rank.
 hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, const uint64_t* keys,
                            int64_t num_keys);
-// Removes, likewise, the rows of one table whose last update was before update number `step` (of
-// hotrow_steps, from 1); rows that no step has updated stay. *erased: how many of this rank's rows
-// went; or NULL. HOTROW_FAILED_PRECONDITION also of a table with weight_decay_mode "table".
+// Removes in the same way the rows of one table whose last update was before update number `step`
+// (of hotrow_steps, from 1); rows that no step has updated stay. *erased: how many of this rank's
+// rows went; or NULL. HOTROW_FAILED_PRECONDITION also of a table with weight_decay_mode "table".
 // Flushes, and reads every row. Collective.
 hotrow_status hotrow_erase_older_than(hotrow_collection* collection, const char* table,
                                       int64_t step, int64_t* erased);
@@ -411,12 +412,12 @@ hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t 
                             uint64_t* needed);
 // Updates so far, those of what it started from included.
 hotrow_status hotrow_steps(hotrow_collection* collection, int64_t* steps);
-// What was counted: {"steps": 9, ..., "tiers": [{"name": "cache", ...}],
-// "tables": [{"name": "users", ...}]}. embedding/stats.h has all members. Of this rank.
+// What this rank has counted: {"steps": 9, ..., "tiers": [{"name": "cache", ...}],
+// "tables": [{"name": "users", ...}]}. embedding/stats.h has all members.
 hotrow_status hotrow_stats(hotrow_collection* collection, char* text, uint64_t size,
                            uint64_t* needed);
 
-// ---- Snapshots: for callers with manifests of their own ----
+// ---- Snapshots: for callers with their own manifests ----
 
 // See store/row_store.h and embedding/snapshots.h. Not with a checkpoint_dir
 // (FAILED_PRECONDITION). A name is any number but 0.
@@ -593,7 +594,7 @@ hotrow_status hotrow_packer_create(const hotrow_packer_options* options, hotrow_
 hotrow_status hotrow_packer_append(hotrow_packer* packer, const char* split,
                                    const hotrow_batch* batch, const hotrow_matrix* dense,
                                    const hotrow_matrix* labels);
-// The directory appears, whole and durable. Of the other calls only destroy may follow.
+// The directory appears, whole and durable. No other call but destroy may follow.
 hotrow_status hotrow_packer_finish(hotrow_packer* packer);
 // Without finish nothing is left, as after a kill.
 void hotrow_packer_destroy(hotrow_packer* packer);

@@ -68,8 +68,8 @@ struct HostRow {
 };
 
 // Up to kChunkRows rows of one table. Slot j's row is at rows + j * row_bytes. Before the rows, at
-// fixed distances whatever the number of slots: kLiveWords words with a bit for each slot that
-// holds a row, and before those the keys, slot 0's last.
+// distances that are the same for any number of slots: kLiveWords words with a bit for each slot
+// that holds a row, and before those the keys, slot 0's last.
 struct HostChunk {
   static constexpr int64_t kLiveWords = HostStore::kChunkRows / 64;
 

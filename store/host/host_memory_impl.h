@@ -78,7 +78,7 @@ class HostArena {
   static constexpr int64_t kExtentBytesMin = int64_t{64} << 10;
   static constexpr int64_t kExtentBytesMax = int64_t{32} << 20;
   static constexpr int64_t kLockedExtentBytesMax = int64_t{1} << 30;
-  // Of those that are locked beside steps.
+  // The most for those that are locked beside steps.
   static constexpr int64_t kLaterExtentBytesMax = int64_t{256} << 20;
   static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
@@ -93,7 +93,7 @@ class HostArena {
   HostArena& operator=(const HostArena&) = delete;
 
   // Opens extents until the arena holds `bytes`, or as much of them as the budget allows beside
-  // 1/64 for what lies outside of extents. Of the first one, of up to at_once bytes, all pages are
+  // 1/64 for what lies outside of extents. All pages of the first one, of up to at_once bytes, are
   // present and locked when this returns; the threads of `pool` (null: the caller alone) have
   // touched them. A thread does the same to the others. Errors: ResourceExhausted, when an extent
   // cannot be had or the first one not be locked; those before it stay. Where another one cannot,
@@ -109,7 +109,7 @@ class HostArena {
   // What the extents take from the budget, those to come included, and the part that is carved.
   int64_t extent_bytes() const { return extent_bytes_.load(std::memory_order_relaxed); }
   int64_t carved_bytes() const { return carved_bytes_.load(std::memory_order_relaxed); }
-  // How many have come; with kCuda, each has been locked in a call of its own.
+  // How many have come; with kCuda, each has been locked in its own call.
   int64_t num_extents() const { return num_extents_.load(std::memory_order_relaxed); }
 
  private:
@@ -139,7 +139,7 @@ class HostArena {
 
   // Without mutex_: makes it present and locks it.
   absl::StatusOr<HostRegistration> Lock(BudgetedBuffer<std::byte>* memory, ThreadPool* pool) const;
-  // Of the thread.
+  // What the thread runs.
   void LockAwaited();
 
   MemoryBudget& budget_;

@@ -90,7 +90,7 @@ class HostRows {
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
   // What the arena holds and nothing was carved from yet.
   int64_t free_bytes() const { return arena_.extent_bytes() - arena_.carved_bytes(); }
-  // Of all slots of rows.
+  // Bytes of all slots of rows.
   int64_t row_space_bytes() const { return row_space_bytes_.load(std::memory_order_relaxed); }
   // What the arena carves at most until each table has its rows_max rows; of tables without one the
   // part that is provided all the same. At most the budget.
@@ -383,7 +383,7 @@ absl::Status HostRows::Upsert(Shard& shard, const RowKey* keys, std::span<const 
       PrefetchWrite(partition.bucket2(lane.hash));
     }
     if (const int64_t j = i - kUpsertAhead; j >= 0 && j < n) {
-      // The buckets are looked up anew in each stage: an insert in between may have replaced them.
+      // The buckets are looked up again in each stage: an insert in between may have replaced them.
       const Lane& lane = lanes[j % kUpsertLanes];
       const IndexPartition& partition = PartitionOf(lane.hash);
       for (const IndexBucket* bucket :

@@ -38,7 +38,7 @@ std::string RocksSnapshotDir(const std::string& path, SnapshotId id);
 // Reads a whole file. Errors: NotFound; DataLoss when it is no regular file or larger than
 // bytes_max, so that neither a device nor a huge file is read.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t bytes_max);
-// Of the first `bytes` bytes. DataLoss when there are fewer.
+// The checksum of the first `bytes` bytes. DataLoss when there are fewer.
 absl::StatusOr<uint32_t> Crc32cOfFile(const std::string& path, int64_t bytes);
 // Copies a regular file in pieces and syncs the copy, not its directory.
 absl::Status CopyRegularFile(const std::string& from, const std::string& to);

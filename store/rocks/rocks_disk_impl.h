@@ -31,7 +31,7 @@ class RocksDisk {
   // For the options of RocksDB.
   const std::shared_ptr<rocksdb::SstFileManager>& table_files() const { return table_files_; }
 
-  // Of the live database and of snapshots, memtables not included.
+  // Bytes of the live database and of snapshots, memtables not included.
   int64_t used_bytes() const;
 
   // What new rows may use of the budget. The rest is for rows that are there and are written again,

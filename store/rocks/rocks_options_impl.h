@@ -15,7 +15,7 @@ inline constexpr int64_t kRocksRowOverhead = 48;
 inline constexpr int64_t kRocksBlockBytes = 4096;
 // Blocks that MultiGet looks up at a time; RocksDB itself goes by 32.
 inline constexpr int64_t kRocksFindChunkMax = 64;
-// Of indexes, while a database is only looked at.
+// The cache of indexes, while a database is only looked at.
 inline constexpr int64_t kRocksLookCacheBytes = int64_t{1} << 20;
 
 // How the memory budget is divided.

@@ -30,7 +30,7 @@ class RocksSnapshots {
       : options_(options), engine_(engine), disk_(disk) {}
 
   // As the methods of RowStore. rows_at_open: of the store, for a database that was not written to
-  // since and so has no count of its own.
+  // since and so has no count itself.
   absl::Status Prepare(SnapshotId snapshot, int64_t rows_at_open,
                        absl::FunctionRef<void()> captured);
   absl::Status Commit(SnapshotId snapshot);

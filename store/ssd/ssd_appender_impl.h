@@ -24,7 +24,7 @@ struct SsdAppended {
   size_t keys = 0;
   int64_t log_bytes = 0;     // that fresh rows and tombstones took
   bool first_chunk = false;  // fresh rows are in the first chunk of a segment, opened not long ago
-  // Of fresh records where no key is done: why the file system makes no further file; OK where that
+  // Why the file system makes no further file, where no key of fresh records is done; OK where that
   // is not the reason.
   absl::Status no_room;
 };
@@ -34,7 +34,7 @@ struct SsdAppended {
 // Data:    keys are index keys. Each call takes from the front of a batch, which is not empty, what
 //          fits into the present chunk of its stream; the caller comes again for the rest.
 // Threads: all methods may run concurrently. Those of one stream take turns.
-// Locks:   none of its own. Takes the stream's, then the chunk's, then that of each key's partition
+// Locks:   has none. Takes the stream's, then the chunk's, then that of each key's partition
 //          in the index. Numbers are given out under the last, so that of two records of a key the
 //          one that the index names has the higher number.
 // Errors:  those of SsdLog::MakeRoom, and ResourceExhausted where the index gets no memory; the
@@ -63,7 +63,7 @@ class SsdAppender {
   // Appends again the rows that are still at `from`, or tombstones of those that have expired.
   SsdAppended MoveRows(std::span<const RowKey> index_keys, std::span<const SsdLocation> from,
                        std::span<const std::byte* const> rows);
-  // Of the rows that are still at `from`: appends tombstones of those that have expired.
+  // Appends tombstones of those rows still at `from` that have expired.
   SsdAppended DropExpired(std::span<const RowKey> index_keys, std::span<const SsdLocation> from,
                           std::span<const std::byte* const> rows);
   // Appends again the tombstones of keys that still have no row.

@@ -36,7 +36,7 @@ class SsdChunkReader {
   absl::Status Read(uint32_t slot, int64_t end, Visit visit) { return Read(slot, 0, end, visit); }
   // From the chunk at `begin` on.
   absl::Status Read(uint32_t slot, int64_t begin, int64_t end, Visit visit);
-  // Of chunks that are read at once.
+  // Bytes of chunks that are read at once.
   int64_t bytes_at_once() const;
 
   int64_t reads() const { return reads_.value(); }

@@ -136,7 +136,7 @@ class SsdCleaner {
   uint64_t cycle_until_ = 0;  // see CleanRound; 0: no cycle
   int64_t tombstones_after_cycle_ = 0;
   // Where DropExpired goes on: in the oldest segment that begins at this number or later, at this
-  // offset if it is that one.
+  // offset if it begins at this very number.
   uint64_t drop_sequence_ = 0;
   int64_t drop_offset_ = 0;
   int64_t told_expired_ = 0;  // SsdAppender::Counts::rows_expired when it returned last

@@ -82,7 +82,7 @@ class SsdCommits {
   // Errors: FailedPrecondition (there is none of this number).
   absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) const;
   int64_t manifest_file_bytes() const { return manifest_file_bytes_; }
-  // Of manifests and the image, since opening.
+  // Bytes of manifests and the image, since opening.
   int64_t bytes_written() const { return bytes_written_.value(); }
 
  private:

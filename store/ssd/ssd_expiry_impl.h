@@ -71,7 +71,7 @@ class SsdExpiry {
   struct Line {
     std::atomic<uint32_t> age{0};
     std::atomic<int64_t> step_offset{0};  // the same in all calls
-    // Of a table with lines of scores: all of its lines, under scores_mutex_.
+    // For a table with lines of scores: all of its lines, under scores_mutex_.
     std::atomic<bool> has_scores{false};
     RowAgeLine with_scores;
   };

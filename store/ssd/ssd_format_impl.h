@@ -16,7 +16,7 @@
 // numbers are little-endian. ssd_manifest_impl.h says which files a store has.
 namespace hotrow::internal {
 
-// Of segment headers and chunk footers.
+// The versions of segment headers and chunk footers.
 inline constexpr FormatVersions kSsdSegmentVersions = {.first = 2, .last = 2};
 
 // A location in the index names a unit; the record starts somewhere in it. At most one record of a
@@ -33,7 +33,7 @@ inline constexpr int64_t kSsdRowBytesMax = int64_t{4} << 20;
 inline constexpr int64_t kSsdChunkBytesMin = int64_t{16} << 10;  // a power of two in between
 inline constexpr int64_t kSsdChunkBytesMax = int64_t{64} << 20;
 inline constexpr int64_t kSsdLogBytesMax = int64_t{1} << 56;  // of all segments
-// Of epochs, sequence numbers and counters: what is reserved ahead of them never wraps.
+// The limit of epochs, sequence numbers and counters: what is reserved ahead of them never wraps.
 inline constexpr uint64_t kSsdNumberMax = uint64_t{1} << 63;
 
 // --- Records -------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@
 #include "base/unique_id.h"
 #include "store/ssd/ssd_index_impl.h"
 
-// The file that holds the index of a closed SsdStore, docs/formats/ssd_store.md. Whatever is wrong
-// with it, the index can be rebuilt from the segments.
+// The file that holds the index of a closed SsdStore, docs/formats/ssd_store.md. If anything is
+// wrong with it, the index can be rebuilt from the segments.
 namespace hotrow::internal {
 
 inline constexpr char kSsdImageMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'S', 'I'};
-// A version of its own: an image of an older one (2, with no id, whose seed was always 0) is passed
-// over, and the index is rebuilt with a seed that was drawn.
+// Versions of the image alone: one of an older version (2, with no id, whose seed was always 0) is
+// passed over, and the index is rebuilt with a seed that was drawn.
 inline constexpr FormatVersions kSsdImageVersions = {.first = 3, .last = 3};
 
 // Offset 0; the partitions follow, each as SsdIndex::Save writes it with a SsdImageCrc behind it.

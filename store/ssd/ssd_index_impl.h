@@ -27,8 +27,8 @@ struct SsdIndexOptions {
   // How many rows there may be about; sets the number of partitions, for life. With more the index
   // still works, in larger partitions, each of which is longer under its lock when it grows.
   int64_t max_rows_hint = 0;
-  // Of the hashes. Drawn at random and kept from whoever chooses the keys, it keeps them from
-  // choosing ones that collide. Nothing but the time and memory that calls take depends on it.
+  // The seed of the hashes. Drawn at random and kept from whoever chooses the keys, it keeps them
+  // from choosing ones that collide. Nothing but the time and memory that calls take depends on it.
   uint64_t seed = 0;
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
@@ -191,8 +191,8 @@ static_assert(sizeof(SsdIndexImageHeader) == 56);
 // ------------------------------------------------------------ The bijections, for the index's
 // tests
 
-// Of an odd number modulo 2^64. Newton's iteration: each round doubles the bits that are right, and
-// an odd number is its own inverse modulo 8.
+// The inverse of an odd number modulo 2^64. Newton's iteration: each round doubles the bits that
+// are right, and an odd number is its own inverse modulo 8.
 constexpr uint64_t InverseOfOdd(uint64_t odd) {
   uint64_t inverse = odd;
   for (int right_bits = 3; right_bits < 64; right_bits *= 2) inverse *= 2 - odd * inverse;

@@ -48,7 +48,7 @@ struct SsdChunk {
   // Held by the appender while it adds records and by whoever reads them.
   std::mutex mutex;
 
-  // Of the appender, under the stream's lock.
+  // The appender's, under the stream's lock.
   int64_t fill = 0;       // records end here, from the start of the chunk
   int64_t submitted = 0;  // handed to the writer
   int64_t num_entries = 0;
@@ -61,13 +61,13 @@ struct SsdChunk {
 
 struct SsdSegment {
   enum class State {
-    kFree,      // to be written anew
+    kFree,      // to be written to
     kOpen,      // a stream appends here
     kSealed,    // full, or left by an earlier run
     kCleaned,   // all its rows are elsewhere; the manifest may still name it
     kRetained,  // snapshots name it, the present state does not
     kRetiring,  // unnamed; finds that began before may still read it
-    kHeld,      // likewise a reader of a snapshot that was dropped (base/file_hold.h)
+    kHeld,      // a reader of a dropped snapshot may still read it (base/file_hold.h)
   };
   explicit SsdSegment(uint32_t slot) : slot(slot) {}
 
@@ -226,7 +226,7 @@ class SsdLog {
   // All at once: a tombstone may have been left behind because of what another one of them held.
   void MarkCleaned(std::span<const uint32_t> slots);
   void MarkDamaged(uint32_t slot);
-  // A manifest without these kCleaned segments is durable: they may be written anew, once finds and
+  // A manifest without these kCleaned segments is durable: they may be written over, once finds and
   // snapshots are done with them.
   void Release(std::span<const uint32_t> slots);
   void AddSnapshotRefs(std::span<const SsdSegmentRef> refs, int delta);
@@ -242,11 +242,11 @@ class SsdLog {
   int64_t files() const;
   // What Fresh leaves to the cleaner.
   static constexpr int64_t kReservedSegments = 2;
-  // Log bytes that a segment holds, whatever the widths of its rows.
+  // Log bytes that a segment holds, with rows of any widths.
   int64_t SegmentCapacity() const;
   int64_t ChunkCapacity() const { return options_.chunk_bytes - SsdFooterBytes(0); }
 
-  // Of writes that succeeded.
+  // Bytes and I/Os of writes that succeeded.
   int64_t bytes_written() const { return bytes_written_.load(std::memory_order_relaxed); }
   int64_t ios() const { return ios_.load(std::memory_order_relaxed); }
   const SsdLogOptions& options() const { return options_; }
@@ -275,7 +275,7 @@ class SsdLog {
   absl::Status CreateSegment(uint32_t slot);
   absl::Status OpenFile(uint32_t slot, OpenMode mode);
   void HandOver(SsdStream stream, int64_t to, bool close);
-  // Of writes numbered below `end`, under mutex_.
+  // Whether there is one among the writes numbered below `end`; under mutex_.
   bool AnyToBeTried(const WriteMark& mark) const;
   bool AnyUnwritten(const WriteMark& mark) const;
   void RunWrites(std::vector<Write> writes);
@@ -289,7 +289,7 @@ class SsdLog {
 
   const SsdLogOptions options_;
   uint64_t units_per_segment_ = 0;
-  // Of the files; the same for all, and written with each.
+  // How the files are written to; the same for all, and written with each.
   std::atomic<bool> direct_{false};
   std::atomic<int64_t> block_bytes_{kSsdUnitBytes};
   std::array<Stream, kSsdStreams> streams_;

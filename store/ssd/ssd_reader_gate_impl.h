@@ -7,7 +7,7 @@
 
 namespace hotrow::internal {
 
-// Finds that run, so that what they may read is not written anew.
+// Finds that run, so that what they may read is not written over.
 //
 // Threads: all methods may run concurrently.
 class SsdReaderGate {

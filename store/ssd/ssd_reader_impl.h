@@ -54,9 +54,9 @@ class SsdFindContexts {
 // or reads them from the segments, neighbours at once.
 //
 // Threads: all methods may run concurrently; more finds than there are contexts wait.
-// Locks:   none of its own. A find enters the log's reader gate, so that no segment that the index
-//          names is written anew before it ends, then takes those of the index, of the log and of
-//          chunks, one after the other.
+// Locks:   has none. A find enters the log's reader gate, so that no segment that the index names
+//          is written over before it ends, then takes those of the index, of the log and of chunks,
+//          one after the other.
 // Errors:  InvalidArgument (a table that the store does not have), DataLoss (naming file, offset,
 //          key and table), those of the files.
 class SsdReader {

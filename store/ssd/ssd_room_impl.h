@@ -68,7 +68,7 @@ class SsdRoom {
 
   // How many segments a snapshot of the present state should name, and how many it may.
   //
-  // With all older snapshots gone, its segments beside the rows written all anew must leave what
+  // With all older snapshots gone, its segments beside all rows written again must leave what
   // cleaning needs: else a caller that drops the older ones to go on, as one with checkpoints does,
   // would find the store full for good. Where rows fill so much of the disk that this cannot be, a
   // snapshot holds at most twice what it needs.
@@ -85,9 +85,9 @@ class SsdRoom {
   // make.
   bool HasRoomForImage(const SsdIndex& index, const SsdManifest& manifest) const;
 
-  // Of tombstones in the present state that this run has written.
+  // Bytes of tombstones in the present state that this run has written.
   int64_t TombstoneBytes() const;
-  // Of segments that only snapshots hold.
+  // Bytes of segments that only snapshots hold.
   int64_t SnapshotOnlyBytes() const;
 
  private:

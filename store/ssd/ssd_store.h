@@ -36,8 +36,8 @@ struct SsdStoreOptions {
   int64_t segment_bytes = 0;  // unit of reclaiming space; a multiple of chunk_bytes
   int64_t chunk_bytes = 0;    // unit of writing; a power of two in [16 KiB, 64 MiB]
 
-  // Of reads. Deeper than a disk needs, because the reading thread shares processors with computing
-  // ones: requests in flight must last until it runs again.
+  // The queue of reads. Deeper than a disk needs, because the reading thread shares processors with
+  // computing ones: requests in flight must last until it runs again.
   IoQueueOptions io = {.depth = 512};
   // Cleaning and writing run on the store's threads. false: inside the calls that need them, so
   // that a test sees file calls in one order.
@@ -91,7 +91,7 @@ struct SsdStoreStats {
 //             while the captured rows are written and synced. TidyForSnapshot moves rows out of
 //             segments that are mostly garbage, so that the snapshot holds at most about twice what
 //             its rows need. If the disk is short, PrepareSnapshot itself moves rows before the
-//             capture, until all rows could be written anew next to the snapshot. If older
+//             capture, until all rows could be written again next to the snapshot. If older
 //             snapshots leave no room for that, it returns ResourceExhausted.
 // Errors:     as RowStore.
 class SsdStore final : public RowStore, public DiskRoom {

@@ -20,7 +20,7 @@ enum class SsdCleanOrder {
 
 struct SsdVictimOptions {
   SsdCleanOrder order = SsdCleanOrder::kCostBenefit;
-  // Segments that the rows and tombstones of the victims may fill. Of those that are reserved one,
+  // Segments that the rows and tombstones of the victims may fill: one of those that are reserved,
   // beside the one that is open.
   double room = 1.0;
   uint64_t next_sequence = 0;
