@@ -10,7 +10,7 @@
 
 namespace hotrow {
 
-// For a training loop of one's own, on the thread that calls the collection:
+// For one's own training loop, on the thread that calls the collection:
 //
 //   text = MetricsText(tables->Stats());
 //

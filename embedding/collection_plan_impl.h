@@ -41,11 +41,11 @@ struct PlannedTable {
   bool frozen = false;  // all of its features are read only
   ScoreRule score = ScoreRule::kNone;
   ServingRows serve_rows = ServingRows::kAsTrained;
-  // Of rows as lookups read them.
+  // The precision of rows as lookups read them.
   WeightsPrecision read_precision = WeightsPrecision::kFp32;
 };
 
-// A run of tables with one row width, whatever their dims, optimizers and precisions.
+// A run of tables with one row width, with any dims, optimizers and precisions.
 struct WidthClass {
   int32_t first_table = 0;  // in Plan::tables
   int32_t last_table = 0;   // one past

@@ -22,10 +22,10 @@ class EmbeddingCounters {
   // A copy, after the last Update: what belongs to a snapshot that is begun now.
   virtual absl::StatusOr<HostBuffer<std::byte>> Save() = 0;
   // Adds the counters of such a copy that this rank keeps, before the first Prefetch; start.steps
-  // is that of Save. Of a checkpoint of several ranks call it with the copy of each, on every rank,
-  // whatever their number is now. Those of tables that do not count any more are left out. Errors:
-  // DataLoss (the bytes are no such copy), ResourceExhausted (admission_bytes is too small; names
-  // the need), FailedPrecondition (none are kept, or a step was made).
+  // is that of Save. With a checkpoint of several ranks call it with the copy of each, on every
+  // rank, with any number of ranks now. Those of tables that do not count any more are left out.
+  // Errors: DataLoss (the bytes are no such copy), ResourceExhausted (admission_bytes is too small;
+  // names the need), FailedPrecondition (none are kept, or a step was made).
   virtual absl::Status Load(std::span<const std::byte> bytes) = 0;
 };
 

@@ -56,7 +56,7 @@ class DeviceKeys {
   const int64_t* row_offsets() const { return row_offsets_.data(); }    // [U + 1]
   const int32_t* lookup_order() const { return lookup_order_.data(); }  // [N]
 
-  // After Find: sends keys and counts to the host, on a stream of their own that nobody waits for
+  // After Find: sends keys and counts to the host, on another stream that nobody waits for
   // but the next Find and Told.
   absl::Status Tell();
   // Until they are there.
@@ -84,7 +84,7 @@ class DeviceKeys {
   SharedBuffer<int64_t> table_offsets_;
   DeviceFlag found_;
   DeviceMemory<std::byte> workspace_;
-  // Of Tell.
+  // What Tell uses.
   Device device_ = Device::kCpu;
   bool has_side_ = false;
   DeviceStream side_;

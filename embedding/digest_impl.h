@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const Plan& plan, const TableDecay& decay,
                                                     const RowLife& life, RowStore* store,
                                                     HostStore* host);
-// Calls fn with the weights of each row of one table, a position in the plan, likewise.
+// Calls fn with the weights of each row of one table, a position in the plan, in the same way.
 using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
 absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
                           const TableDecay& decay, const RowLife& life, RowStore* store,

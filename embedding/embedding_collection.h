@@ -52,7 +52,7 @@ namespace hotrow {
 //          the steps before waits for their end.
 // Ranks:   with a communicator of several ranks Create, Prefetch, Lookup, Update, Evaluate,
 //          ReadRows, WriteRows, Erase, EraseIf, Digest and GlobalStats are collective: all ranks
-//          call them in the same order, each with a batch of its own, which may be empty. A batch's
+//          call them in the same order, each with its own batch, which may be empty. A batch's
 //          keys are looked up where they are kept: ids travel with Prefetch, rows with Lookup,
 //          gradients, summed for each row, with Update. A row's gradients are added in the order of
 //          ranks; so for a fixed number of ranks a run repeats bit for bit. An error on any rank
@@ -134,7 +134,7 @@ class EmbeddingCollection {
   // InvalidArgument (a key occurs twice or lies beyond num_embeddings, a weight is not finite;
   // nothing has changed), FailedPrecondition also of a table that decays as a whole, those of the
   // store: then each key has its row from before, the new one or none. With several ranks each
-  // gives rows of its own, of keys that any may keep; of a key that two ranks give one of the two
+  // gives its own rows, of keys that any may keep; where two ranks give the same key one of the two
   // rows stays.
   absl::Status WriteRows(std::string_view table, std::span<const uint64_t> keys,
                          MatrixView<const float> rows);
@@ -145,8 +145,8 @@ class EmbeddingCollection {
   // with the next snapshot. Waits for a snapshot that is being written, which still has the rows.
   // After an error of the store each of the keys may be there or not, or go later; call it again.
   absl::Status Erase(std::string_view table, std::span<const uint64_t> keys);
-  // Removes the rows of one table that `wanted` says, likewise. Each rank asks for the rows that it
-  // keeps, in no order. Rows that have aged are gone already and not asked for.
+  // Removes, as Erase does, the rows of one table that `wanted` says. Each rank asks for the rows
+  // that it keeps, in no order. Rows that have aged are gone already and not asked for.
   // Flushes, and reads every row. Memory: 8 bytes for each row that goes. Returns how many rows of
   // this rank went. FailedPrecondition also of a table that decays as a whole
   // (WeightDecayMode::kTable), whose rows do not know their last update. `wanted` must not call the
@@ -178,19 +178,19 @@ class EmbeddingCollection {
   // start.steps where there were no learning rates. Empty: no table decays as a whole, or none has
   // made a step.
   std::span<const LearningRateRun> learning_rates() const;
-  // For StartOptions::age_lines: of each table which rows have aged that were not updated since. Of
-  // the snapshot that is begun now.
+  // For StartOptions::age_lines: which rows of each table have aged that were not updated since, as
+  // of the snapshot that is begun now.
   std::vector<RowLines> age_lines() const;
-  // Of this rank. Does not wait for steps on a GPU: what is counted there is as of the last step
-  // whose counts have come back.
+  // What this rank has counted. Does not wait for steps on a GPU: what is counted there is as of
+  // the last step whose counts have come back.
   EmbeddingStats Stats() const;
   // Sums over all ranks; maxima where the name says max, and of steps and snapshots, which all
   // ranks have had. Ratios are those of the sums. Waits for a GPU, and counts all updates.
   absl::StatusOr<EmbeddingStats> GlobalStats();
 
-  // For an error that the caller finds on its way to a collective call, in arguments of its own
-  // say: with several ranks, unless `status` is OK, it ends the call of the others, as an error of
-  // the call itself does. Returns `status`.
+  // For an error that the caller finds on its way to a collective call, in its arguments, say:
+  // with several ranks, unless `status` is OK, it ends the call of the others, as an error of the
+  // call itself does. Returns `status`.
   absl::Status EndJobUnlessOk(absl::Status status);
 
  private:

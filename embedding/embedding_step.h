@@ -28,8 +28,8 @@ struct EmbeddingGradient {
 
 // EmbeddingStep is one batch on its way through the tables: EmbeddingCollection::Prefetch makes it,
 // Update consumes it. Destroying it, or assigning another to it, cancels it: its rows are unpinned
-// and nothing is updated. It must not outlive its collection; threads and errors are those of that
-// one. One that was moved from, or made by no Prefetch, refuses all calls (FailedPrecondition).
+// and nothing is updated. It must not outlive its collection, whose threads and errors are those of
+// a step. One that was moved from, or made by no Prefetch, refuses all calls (FailedPrecondition).
 class EmbeddingStep {
  public:
   EmbeddingStep();
@@ -48,7 +48,7 @@ class EmbeddingStep {
   // weight; all features are pooled; rows are of fp32.
   bool has_single_lookups() const;
   // Backward. learning_rate_factor multiplies every table's learning rate: the schedule. The step
-  // has ended when this returns, whatever it returns.
+  // has ended when this returns, also with an error.
   absl::Status Update(const EmbeddingGradient& gradient, float learning_rate_factor = 1) &&;
 
   // The first half of Lookup: rows set out between ranks, so that they travel while the caller

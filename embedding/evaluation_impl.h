@@ -30,7 +30,7 @@ namespace hotrow::internal {
 //
 // Threads: the caller's, while the pipeline is paused: rows that are not pinned must stay where
 //          they are until they have been read. With several ranks all call Run together, each with
-//          a batch of its own, and no exchange of rows or gradients is under way.
+//          its own batch, and no exchange of rows or gradients is under way.
 // Errors:  ResourceExhausted when one sample alone does not fit; those of the tiers and the
 //          communicator.
 class Evaluation {
@@ -58,11 +58,11 @@ class Evaluation {
   // last.
   absl::StatusOr<std::vector<int64_t>> CutForStaging(const TakenBatch& batch) const;
   absl::Status EnsureStaging();
-  // Of the most that any rank has.
+  // The most slices that any rank has.
   absl::StatusOr<int64_t> AgreeOnSlices(int64_t own);
   // Lookups whose rows fit into the staging area, whichever they are.
   int64_t SliceLookups() const;
-  // Of batch_.input.
+  // Evaluates batch_.input.
   absl::Status RunSlice(const EmbeddingOutput& output, uint32_t step);
   // Finds the rows of batch_.served(): exchanges keys first where there are several ranks. round:
   // as lookups read them, see RowRounding.
@@ -97,7 +97,7 @@ class Evaluation {
   UniqueScratch unique_;
   RowShuffle::Scratch ids_;
   DeviceMemory<const std::byte*> device_value_rows_;  // [U], several ranks, staged
-  // Of ReadRows.
+  // What ReadRows uses.
   std::vector<std::byte> host_bytes_;
   std::vector<std::byte*> host_rows_;    // [served keys]
   std::vector<uint8_t> served_has_row_;  // [served keys]

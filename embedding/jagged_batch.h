@@ -64,7 +64,7 @@ struct FeatureBatch {
   std::span<const FeatureBags> features;
   const FeatureOrder* order = nullptr;  // of `features`; null: that of feature_names()
 
-  // As that of JaggedBatch, of features in the order of these names, whatever `order` says.
+  // As that of JaggedBatch, of features in the order of these names, with any `order`.
   absl::Status Validate(std::span<const std::string> feature_names) const;
 };
 

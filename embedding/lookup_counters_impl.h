@@ -23,7 +23,7 @@ namespace hotrow::internal {
 // Threads: one at a time.
 class LookupCounters {
  public:
-  // Of memory, beside a few hundred bytes.
+  // Memory of a slot, beside a few hundred bytes.
   static constexpr int64_t kBytesPerSlot = 20;
   static constexpr int64_t kMinBytes = 8 * kBytesPerSlot;
 

@@ -14,7 +14,7 @@
 
 namespace hotrow::internal {
 
-// A store of whatever kind, also by its own type where more is asked of it.
+// A store of any kind, also by its own type where more is asked of it.
 struct OpenedStore {
   std::unique_ptr<RowStore> store;
   HostStore* host = nullptr;

@@ -48,9 +48,10 @@ struct TableConfig {
   // The gradient of a row in a step, summed over its lookups, is scaled down to this Euclidean norm
   // where it is longer; 0: never. On a CPU only.
   float max_row_gradient_norm = 0;
-  // Of feature_names: their lookups get no gradient. A row is updated in the steps in which another
-  // feature looks it up. All of them here: the table is frozen: its rows stay clean, none is made,
-  // and unseen keys read their initial rows; the optimizer then only says how wide rows are.
+  // Those of feature_names whose lookups get no gradient. A row is updated in the steps in which
+  // another feature looks it up. All of them here: the table is frozen: its rows stay clean, none
+  // is made, and unseen keys read their initial rows; the optimizer then only says how wide rows
+  // are.
   std::vector<std::string> read_only_features;
   // Which keys get a row, and after how many steps without an update a row ages and reads as if it
   // had never been there; 0: never. docs/row_life.md. Both on a CPU without a device cache only,
@@ -151,7 +152,7 @@ struct CacheOptions {
 };
 
 // Several ranks share the tables: each keeps the rows of its shards (embedding/ranks/shard_map.h)
-// in a store of its own, and rows and gradients travel. All ranks have the same options but for
+// in its own store, and rows and gradients travel. All ranks have the same options but for
 // paths, cache.policy, prefetch_depth and the sizes of budgets; which tiers there are is the same.
 // Create compares them: InvalidArgument names what differs.
 struct RankOptions {
@@ -193,8 +194,8 @@ struct StartOptions {
   // are after Settle(), and first values as those of start.steps, which decay from there on.
   std::vector<LearningRateRun> learning_rates;
   int64_t settled_steps = 0;
-  // EmbeddingCollection::age_lines() as of the snapshot: what had aged by then stays aged, whatever
-  // ttl_steps is now. Empty: nothing had.
+  // EmbeddingCollection::age_lines() as of the snapshot: what had aged by then stays aged, with any
+  // ttl_steps now. Empty: nothing had.
   std::vector<RowLines> age_lines;
   // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was
   // committed: what a run leaves that was killed before its first checkpoint.

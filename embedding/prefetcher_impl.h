@@ -28,8 +28,8 @@ namespace hotrow::internal {
 class Prefetcher {
  public:
   // plan, tiers and the shuffles are not owned and outlive this. Several ranks: shuffle and
-  // id_lane, the channel for keys, and where the tiers are staged device_shuffle, which has a
-  // channel of its own; null alone.
+  // id_lane, the channel for keys, and where the tiers are staged device_shuffle, which has
+  // its own channel; null alone.
   Prefetcher(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
              Tiers* tiers, RowShuffle* shuffle, DeviceKeyShuffle* device_shuffle,
              std::unique_ptr<CommLane> id_lane);
@@ -80,9 +80,9 @@ class Prefetcher {
   std::atomic<int64_t> prefetch_waits_{0};
 
   UniqueScratch unique_;  // of the first stage
-  // Of the thread of id_lane_, which finds the distinct keys of steps and exchanges them. It never
-  // waits for room, so all ranks make their exchanges in the order of Start, whatever becomes of a
-  // step later.
+  // What the thread of id_lane_ uses, which finds the distinct keys of steps and exchanges them. It
+  // never waits for room, so all ranks make their exchanges in the order of Start, also where a
+  // step fails later.
   UniqueScratch lane_unique_;
   RowShuffle::Scratch lane_ids_;
   std::unique_ptr<CommLane> id_lane_;

@@ -20,7 +20,7 @@ namespace hotrow::internal {
 // these tables. Group g has the steps g * G + 1 to (g + 1) * G, where G is row_limit_steps.
 //
 // A row with last step 0 or below the line of its table does not count; whoever calls leaves it
-// out. The counts of a rank are those of its own rows; MoveLines adds them up over the ranks.
+// out. The counts of a rank are those of the rows it keeps; MoveLines adds them up over the ranks.
 class RowAges {
  public:
   // Both outlive it. lines: by position in the plan, as of now.
@@ -37,8 +37,8 @@ class RowAges {
   void Add(size_t table, uint32_t last_step, int64_t n = 1) { *GroupOf(table, last_step) += n; }
   void Remove(size_t table, uint32_t last_step) { *GroupOf(table, last_step) -= 1; }
 
-  // Of the rows of one table on this rank, as of behind `step`: each as old as the first step of
-  // its group makes it.
+  // How old the rows of one table on this rank are, as of behind `step`: each as old as the first
+  // step of its group makes it.
   StepHistogram Ages(size_t table, uint32_t step) const;
 
   int64_t bytes() const;

@@ -26,7 +26,7 @@ namespace hotrow::internal {
 //
 // Threads: the caller's, while the pipeline is paused, no snapshot is being written, no step has
 //          been looked up and no exchange is under way. With several ranks all call Run together,
-//          each with keys of its own, wherever they are kept.
+//          each with its own keys, wherever they are kept.
 // Errors:  InvalidArgument when the ranks name different tables, those of the tiers and the
 //          communicator.
 class RowErasure {

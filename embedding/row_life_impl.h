@@ -40,7 +40,7 @@ struct LivingRows {
   std::vector<RowMark> marks;
   uint64_t state = 0;  // of RowLife, of which that is true; 0: of none
 
-  // Of the aged ones.
+  // The aged ones.
   std::vector<RowKey> keys;
   std::vector<std::byte*> places;
   // Scratch: what one thread has found.
@@ -65,7 +65,8 @@ struct LivingRows {
 // Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
 class RowLife final : public EmbeddingCounters {
  public:
-  // options and plan outlive it. shuffle: null with one rank; likewise. Errors: ResourceExhausted.
+  // options and plan outlive it. shuffle: null with one rank; outlives it, too. Errors:
+  // ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<RowLife>> Create(const EmbeddingCollectionOptions& options,
                                                          const Plan& plan, RowShuffle* shuffle);
 
@@ -89,7 +90,7 @@ class RowLife final : public EmbeddingCounters {
   // follow. ResourceExhausted.
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                     bool training, LivingRows* out) const;
-  // Before Admit, Renew and NoteUpdate: looks at the rows anew if anything was erased or written
+  // Before Admit, Renew and NoteUpdate: looks at the rows again if anything was erased or written
   // since Read.
   void LookAgain(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                  LivingRows* out) const;
@@ -138,7 +139,7 @@ class RowLife final : public EmbeddingCounters {
   std::vector<RowLines> age_lines() const;
   void AddTo(EmbeddingStats* stats) const;
 
-  // Of EmbeddingCounters.
+  // What EmbeddingCounters asks for.
   bool kept() const override { return counters_.slots() > 0; }
   absl::StatusOr<HostBuffer<std::byte>> Save() override;
   absl::Status Load(std::span<const std::byte> bytes) override;
@@ -157,7 +158,7 @@ class RowLife final : public EmbeddingCounters {
   // Looks at the marks of the rows: fills all of *out but the rows themselves.
   void Look(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
             bool training, LivingRows* out) const;
-  // Of the rows [begin, end) of one table.
+  // Looks at the rows [begin, end) of one table.
   void LookAt(size_t table, size_t begin, size_t end, std::span<std::byte* const> rows,
               bool training, LivingRows::Part* part, std::span<RowMark> marks) const;
   // Whether an update changes what is counted of the rows of a table, or their scores.
@@ -172,8 +173,8 @@ class RowLife final : public EmbeddingCounters {
   const TableConfig& ConfigOf(size_t table) const {
     return options_.tables[static_cast<size_t>(plan_.tables[table].config)];
   }
-  // Of keys without a row: those that do not join in this step leave `trained`. Both of one table;
-  // by count, which also notes what becomes of the counters, and by coin.
+  // Which keys without a row join: those that do not in this step leave `trained`. Both of one
+  // table; by count, which also notes what becomes of the counters, and by coin.
   void AdmitByCount(const Admission& admission, const TableKeys& keys,
                     std::span<const size_t> candidates, std::span<const int32_t> lookups,
                     uint32_t step, std::vector<uint8_t>* trained);
@@ -198,19 +199,19 @@ class RowLife final : public EmbeddingCounters {
   LookupCounters counters_;
   int64_t forget_steps_min_ = 0;  // of the tables that forget; 0: none does
 
-  // Of the update that Admit was called for.
+  // Notes of the update that Admit was called for.
   std::vector<NewCount> counts_;
   std::vector<RowKey> joined_;  // their counters go
   int64_t new_counters_ = 0;
   int64_t rejected_now_ = 0;
 
-  // Of Renew.
+  // What Renew uses.
   std::vector<RowKey> renewed_keys_;
   std::vector<std::byte*> renewed_rows_;
 
   std::vector<float> new_scores_;  // of NoteUpdate, by key
 
-  // Of DropSome.
+  // What DropSome goes by.
   int64_t ttl_steps_min_ = 0;  // of the tables without limits; 0: none of them ages
   static constexpr int64_t kLooksPerAgeMax = 4;
   int64_t looks_per_age_ = kLooksPerAgeMax;

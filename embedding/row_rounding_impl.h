@@ -25,10 +25,10 @@ struct RoundedRows {
 // model keeps, so that training sees the weights that are served. Rows themselves, which updates
 // write, keep all their bits.
 //
-// Bits:    of each weight those that ServingTables reads of the same row, with the same
-//          `ServingRows`: also of rows that no update has written. Those serving makes anew, and
-//          int8 and int4 leave them as they are. A row without a code, which has weights that are
-//          not finite or too far apart, is read as it is.
+// Bits:    each weight has those that ServingTables reads of the same row, with the same
+//          `ServingRows`: also in rows that no update has written. Those serving makes from the
+//          key, and int8 and int4 leave them as they are. A row without a code, which has weights
+//          that are not finite or too far apart, is read as it is.
 // Threads: the caller's of the collection. Rows are in host memory, and nothing moves them.
 class RowRounding {
  public:

@@ -25,7 +25,7 @@ namespace hotrow::internal {
 // collection that starts from a snapshot counts as the one before did.
 //
 // A row with last step 0, or one that has aged, does not count; whoever calls leaves it out. The
-// counts of a rank are those of its own rows; AddLines adds them up over the ranks.
+// counts of a rank are those of the rows it keeps; AddLines adds them up over the ranks.
 class RowScores {
  public:
   // Both outlive it.
@@ -87,7 +87,7 @@ class RowScores {
   };
 
   uint32_t Group(uint32_t step) const { return (step - 1) / group_steps_; }
-  // Of the blocks of the present group the one that has this group: its first one, and how many.
+  // The block that has this group, among those of the present group: its first one, and how many.
   uint32_t BlockOf(uint32_t group, uint32_t* size) const;
   // Brings the blocks to those of another present group.
   void GoTo(uint32_t group);
@@ -108,7 +108,7 @@ class RowScores {
   bool any_ = false;
   std::vector<Table> tables_;  // by position in the plan
   std::vector<Move> moves_;
-  // Of AddLines.
+  // What AddLines uses.
   std::vector<int64_t> sums_;
   std::vector<Cut> cuts_;
   std::vector<uint32_t> starts_;

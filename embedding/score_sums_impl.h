@@ -9,11 +9,11 @@
 
 // How the scores of a step come together: those of a rank's lookups of a key, then those of the
 // ranks, then what is in the row. In double, where sums of the scores of a step are mostly exact,
-// whatever their order.
+// in any order.
 
 namespace hotrow::internal {
 
-// Of lookups of which none has a score. Those that a batch brings are finite.
+// The sum of lookups of which none has a score. Those that a batch brings are finite.
 inline constexpr double kNoScore = std::numeric_limits<double>::quiet_NaN();
 inline bool HasScore(double score) { return !std::isnan(score); }
 

@@ -80,19 +80,19 @@ struct TableStats {
   // What the row cache did not have, its lookups and its distinct keys. 0 without a cache.
   int64_t cache_misses = 0;
   int64_t cache_unique_misses = 0;
-  // Of these, or without a cache of all, what no tier had: keys without a row.
+  // What no tier had of these, or without a cache of all: keys without a row.
   int64_t store_misses = 0;
   int64_t store_unique_misses = 0;
-  // Of rows that a step updated, the steps since their update before; not of rows that joined or
-  // had aged. Of one step in kUpdateGapSteps, those of whole multiples; none where rows lie on a
+  // The steps since their update before, of rows that a step updated; not of rows that joined or
+  // had aged. Only steps that are multiples of kUpdateGapSteps count; none where rows lie on a
   // device.
   static constexpr int64_t kUpdateGapSteps = 64;
   StepHistogram update_gaps;
-  // Of living rows of a table with min_rows or max_rows, now: steps since their last update, as if
-  // it had been the first one of its group (row_limit_steps). Empty for others.
+  // The steps since their last update, of living rows of a table with min_rows or max_rows, now: as
+  // if it had been the first one of its group (row_limit_steps). Empty for others.
   StepHistogram ages;
-  // Of living rows of a table whose max_rows goes by score, now: their scores, each as the lowest
-  // one of its range (base/row_lines.h), within 1/128 of it. Empty for others.
+  // The scores of living rows of a table whose max_rows goes by score, now: each as the lowest one
+  // of its range (base/row_lines.h), within 1/128 of it. Empty for others.
   ScoreHistogram scores;
 };
 
@@ -110,8 +110,8 @@ struct EmbeddingStats {
   int64_t admission_rejected_keys = 0;  // distinct keys that a step left without a row, over steps
   int64_t admission_counters = 0;       // of keys, now; about: forgotten ones go a little later
   int64_t admission_counter_bytes = 0;  // their memory; outside the tiers' budgets
-  int64_t row_count_bytes = 0;          // of counts of rows by age and score; likewise
-  int64_t aged_rows = 0;                // rows that had aged, were still there and began anew
+  int64_t row_count_bytes = 0;          // of counts of rows by age and score; outside them, too
+  int64_t aged_rows = 0;                // rows that had aged, were still there and began again
   int64_t dropped_rows = 0;             // aged rows that the store has dropped
   // Snapshots; see EmbeddingSnapshots.
   int64_t snapshots = 0;              // begun

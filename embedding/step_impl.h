@@ -61,7 +61,7 @@ struct TrainedRows {
   std::vector<const float*> gradients;
   std::vector<uint64_t> keys;
 
-  // Of n rows those that are marked. all_keys: null: none are needed.
+  // Takes those of n rows that are marked. all_keys: null: none are needed.
   void Take(std::span<const uint8_t> marks, std::byte* const* all_rows,
             const float* const* all_gradients, const uint64_t* all_keys) {
     rows.clear();
@@ -110,7 +110,7 @@ struct StepBatch {
     const int64_t* row_offsets = nullptr;
     const int32_t* lookup_order = nullptr;
     const int32_t* ask_order = nullptr;   // of ShuffledKeys, where several ranks evaluate staged
-    const int32_t* asked_rows = nullptr;  // likewise
+    const int32_t* asked_rows = nullptr;  // the same
     const std::byte* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
     std::byte* const* rows = nullptr;              // [served keys]
     const uint64_t* served_keys = nullptr;         // [served keys], or null: no table rounds

@@ -44,14 +44,15 @@ class TableDecay {
   const StepHistory* history(size_t table) const { return history_of_[table]; }
   // All tables have made a step.
   void Append(float learning_rate_factor);
-  // Of the steps since StartOptions::settled_steps; none where no table decays as a whole.
+  // The rates of the steps since StartOptions::settled_steps; none where no table decays as a
+  // whole.
   std::span<const LearningRateRun> learning_rates() const { return learning_rates_; }
 
   // out->rows[i]: where row i of the keys is to be read.
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                     DecayedRows* out) const;
-  // Of copies of rows of any tables; RowKey::table. mark: they are as of the last step from then
-  // on.
+  // Brings copies of rows of any tables, RowKey::table, up to the last step. mark: they are as of
+  // that step from then on.
   absl::Status CatchUpCopies(const ExecContext& ctx, std::span<const RowKey> keys,
                              std::span<std::byte* const> copies, bool mark = false) const;
   // All rows of the store make up for what they have missed. Rows that a cache holds, clean, may
@@ -60,7 +61,7 @@ class TableDecay {
   absl::Status Settle(const ExecContext& ctx, RowStore* store) const;
 
  private:
-  // Of keys that the store has; copies: room for their rows.
+  // Settles the rows of keys that the store has; copies: room for their rows.
   absl::Status SettleRows(const ExecContext& ctx, std::span<const RowKey> keys,
                           std::span<std::byte* const> copies, RowStore* store) const;
   absl::Status CatchUpRows(const ExecContext& ctx, size_t table, std::span<std::byte* const> rows,

@@ -58,7 +58,7 @@ struct BatchNormMomentsArgs {
 
   absl::Status Validate() const;
 };
-// Of no samples means and variances are 0.
+// Means and variances of no samples are 0.
 absl::Status BatchNormMoments(const ExecContext& ctx, const BatchNormMomentsArgs& args);
 
 struct BatchNormRunningArgs {
@@ -100,7 +100,7 @@ struct BatchNormGradSumsArgs {
 
   absl::Status Validate() const;
 };
-// Of the gradient of gamma xhat + beta: where ReLU gave 0 that is 0.
+// Sums of the gradient of gamma xhat + beta, which is 0 where ReLU gave 0.
 absl::Status BatchNormGradSums(const ExecContext& ctx, const BatchNormGradSumsArgs& args);
 
 struct BatchNormInputGradArgs {

@@ -25,7 +25,7 @@ struct BceWithLogitsArgs {
   int64_t mean_over = 0;
   int64_t stride = 1;  // >= 1
   double weight = 1;   // of the gradient; finite
-  // Mean over these B samples, whatever mean_over says; 0 when B = 0. Summed in double: in sample
+  // Mean over these B samples, with any mean_over; 0 when B = 0. Summed in double: in sample
   // order within chunks of kBceChunkSamples, then over the chunks in order, so it does not depend
   // on threads.
   double* loss = nullptr;

@@ -11,7 +11,7 @@
 
 namespace hotrow::internal {
 
-// Of one sample: the loss at the logit x with label y, and the sigmoid of x.
+// What one sample adds: the loss at the logit x with label y, and the sigmoid of x.
 struct BceTerm {
   double loss;
   double sigmoid;

@@ -120,7 +120,7 @@ class Bf16Linear {
   // y [rows, out_padded] = x [rows, in_padded] W^T (+ b). y is Bf16 or float, as float_result says.
   absl::Status Forward(Bf16Products* products, const Bf16* x, int64_t rows, bool float_result,
                        void* y, Bf16Scratch* scratch) const;
-  // dx [kGemmChunkRows, in_padded] = dy [kGemmChunkRows, out_padded] W, likewise.
+  // dx [kGemmChunkRows, in_padded] = dy [kGemmChunkRows, out_padded] W; dx is Bf16 or float, too.
   absl::Status InputGradient(Bf16Products* products, const Bf16* dy, bool float_result, void* dx,
                              Bf16Scratch* scratch) const;
   // What WeightGradient reads: a chunk of x and of dy, whose first row is `begin`.

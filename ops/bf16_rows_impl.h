@@ -5,7 +5,7 @@
 
 // Loops over rows of bf16 around matrix products: conversion, ReLU's gradient, and the two layouts
 // that products read besides rows. They need AVX-512 with BF16, which Bf16RowsSupported() looks
-// for, whatever the build's -march is.
+// for, with any -march of the build.
 namespace hotrow::internal {
 
 using Bf16 = uint16_t;  // the upper half of a float

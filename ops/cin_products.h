@@ -18,7 +18,7 @@
 
 namespace hotrow {
 
-// Of each of B samples the transpose of a matrix of R rows and C columns: to[b, c, r] =
+// The transpose of a matrix of R rows and C columns, for each of B samples: to[b, c, r] =
 // from[b, r, c]. Strides are in floats; those of rows are not read where there is one row.
 struct TransposeFieldsArgs {
   int64_t batch_size = 0;       // B

@@ -49,7 +49,7 @@ struct CrossNetworkOptions {
 //          bytes. The weights are w [W]; or W row-major [W, W]; or V [rank, W], then U [W, rank].
 // Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
 //          pieces that depend on the shapes only, and sums over the batch run in a fixed order. So
-//          results are equal bit for bit whatever the number of threads.
+//          results are equal bit for bit with any number of threads.
 // CUDA:    x, y, dy, dx, parameters and their gradients are device memory, and the calls enqueue
 //          work on ctx.stream, one stream at a time. As with Mlp (ops/mlp.h) the first pass with a
 //          batch size chooses algorithms on the host; later ones allocate nothing, wait for nothing

@@ -26,7 +26,7 @@ struct CrossShape {
   int64_t width = 0;
   int64_t rank = 0;
   int64_t stride = 0;       // width, rounded up to whole cache lines
-  int64_t rank_stride = 0;  // rank, likewise
+  int64_t rank_stride = 0;  // rank, rounded up in the same way
   std::vector<CrossLayerShape> layers;
   int64_t num_parameters = 0;
   int64_t max_batch_size = 0;
@@ -51,7 +51,7 @@ class CrossEngine {
                                           const CrossNetwork::BackwardArgs& args) = 0;
   virtual int64_t bytes() const = 0;
 };
-// Of kFp32 or kBf16.
+// An engine of kFp32 or kBf16.
 absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossCpu(const CrossShape& shape,
                                                          DensePrecision precision);
 // On a GPU: the vectors of kVector, whose sums are fp32 with every precision; the matrices of

@@ -24,7 +24,7 @@ struct DenseOptimizerConfig {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float weight_decay = 0;  // L2: g += weight_decay * w
-  // Of the running average of the parameters, in [0, 1); 0: none is kept. Step t moves it by
+  // Decay of the running average of the parameters, in [0, 1); 0: none is kept. Step t moves it by
   //   average += (1 - d) (w - average),  d = min(average_decay, (1 + t) / (10 + t)),
   // as tf.train.ExponentialMovingAverage does with num_updates: the first steps count less.
   float average_decay = 0;

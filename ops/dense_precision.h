@@ -16,7 +16,7 @@ enum class DensePrecision : uint8_t {
   kFp32,
   kTf32,  // on GPUs: factors are rounded to 10 bits of fraction where that is faster
   kBf16,  // factors are rounded to the nearest bf16; so are activations between two products
-  // On GPUs: likewise, to fp16, which has 3 bits of fraction more than bf16 and ends at 65,504: so
+  // On GPUs: the same with fp16, which has 3 bits of fraction more than bf16 and ends at 65,504: so
   // the loss is to be scaled (ops/loss_scale.h).
   kFp16,
 };

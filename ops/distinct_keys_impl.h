@@ -28,7 +28,7 @@ class KeySlots {
       : entries_(entries), slots_(slots), mask_(mask) {}
 
   static uint64_t Hash(uint64_t key) { return Mix64(key); }
-  // Of a key's first slot; the upper 32 bits of the hash are free for another use.
+  // The position of a key's first slot; the upper 32 bits of the hash are free for another use.
   static uint32_t Position(uint64_t hash, uint32_t mask) {
     return static_cast<uint32_t>(hash) & mask;
   }
@@ -99,7 +99,7 @@ class KeyFilter {
 // (FindDistinct).
 class DistinctKeys {
  public:
-  // Of up to num_values values. Room: as FindDistinct.
+  // The distinct keys of up to num_values values. Room: as FindDistinct.
   DistinctKeys(int64_t num_values, UniqueEntry* entries, int32_t* slots, bool grow)
       : slots_(slots),
         entries_(entries),

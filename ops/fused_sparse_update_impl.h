@@ -14,7 +14,7 @@
 
 namespace hotrow::internal {
 
-// A feature as kernels find it in the workspace, whatever the number of features.
+// A feature as kernels find it in the workspace, with any number of features.
 struct PlacedFeature {
   JaggedFeature feature;
   int64_t begin;    // its first lookup

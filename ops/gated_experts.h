@@ -13,7 +13,7 @@
 // is allocated and nothing waited for.
 //
 // Bits: on either device results of a sample depend on that sample alone, and equal inputs give
-//       equal bits. A GPU has an exponential of its own, which may be another float than the CPU's,
+//       equal bits. A GPU has its own exponential, which may be another float than the CPU's,
 //       one or two roundings off, and adds what softmax and dot products add in another order; all
 //       else is the same.
 

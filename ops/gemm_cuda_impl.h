@@ -187,13 +187,13 @@ enum class GemmPrecision {
 // (ops/unfused_products.h). Masks and the gradient of ReLU are always a kernel of ours, and so is
 // ReLU in 16 bits, where cublasLt makes zero of a NaN.
 //
-// cublasLt sees only lines of whole 16 bytes, but for factors that are vectors of floats: whatever
-// else there is goes through padded copies, with zeros behind the lines.
+// cublasLt sees only lines of whole 16 bytes, but for factors that are vectors of floats: all else
+// goes through padded copies, with zeros behind the lines.
 //
 // The first product with a key asks for an algorithm on the host, loads its kernels, and waits for
 // the GPU if it has to be tried. Those that follow allocate nothing, wait for nothing and can be
 // captured in a CUDA graph. Products that are cut along k are summed in a fixed order, so equal
-// products give equal bits, whatever runs beside them.
+// products give equal bits, with anything else running beside them.
 //
 // Threads: any. Errors: FailedPrecondition (no usable GPU), ResourceExhausted (no memory), Internal
 // (what cublasLt says, with the shape).
@@ -212,7 +212,7 @@ class GemmCuda {
   // `stream` gets later. RunBeside runs a product there. BesideWork (ops/beside_work_impl.cuh) is
   // how networks use both.
   absl::StatusOr<CudaStream> Fork(CudaStream stream);
-  // `stream` goes on behind all that the second stream has now, of whatever network.
+  // `stream` goes on behind all that the second stream has now, of any network.
   absl::Status Join(CudaStream stream);
   absl::Status RunBeside(const ColumnMajorProduct& product);
 

@@ -130,7 +130,7 @@ absl::Status WeightGradient(const Linear& linear, const WeightBlock& block, cons
 
 // Runs all blocks as one parallel loop. ready(l), where it is given, is called for every map, the
 // last one first, once the blocks of that map and of those behind it are done; on the calling
-// thread, which looks for maps to report between two blocks of its own, so no thread waits for a
+// thread, which looks for maps to report between two of its blocks, so no thread waits for a
 // report. After an error, of run or of ready, no report follows; the first one is returned.
 absl::Status RunWeightBlocks(ThreadPool* pool, const WeightBlocks& blocks,
                              absl::FunctionRef<absl::Status(const WeightBlock& block)> run,

@@ -38,7 +38,7 @@ struct CopyLinesArgs {
   int64_t to_lines = 0;
   bool halves = false;
 };
-// Of several matrices in one launch, four at most.
+// Copies lines of several matrices in one launch, four at most.
 absl::Status CopyLinesCuda(CudaStream stream, std::span<const CopyLinesArgs> matrices);
 
 // Fills `count` numbers of an operand. Whole ones from -2 to 2, of which sums are exact in any

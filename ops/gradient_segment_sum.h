@@ -41,7 +41,7 @@ int64_t GradientSegmentSumWorkspaceBytes(int64_t num_lookups, Device device = De
 // The backward of PooledLookup: gradients[u] = sum over the lookups j of row u, in (feature,
 // sample, position) order, of weights[j] * scale * dY(feature, bag of j), where scale is 1/length
 // for kMean and 1 otherwise. The order is that of lookup numbers because the batch is
-// feature-major, so equal inputs give equal bits whatever the number of threads. All features that
+// feature-major, so equal inputs give equal bits with any number of threads. All features that
 // share a row must have its dim.
 //
 // A CUDA device gives the CPU's bits for rows of fewer than 512 lookups. The lookups of a hotter

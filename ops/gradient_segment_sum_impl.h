@@ -33,7 +33,7 @@ HOTROW_HOST_DEVICE inline GradientContribution DescribeLookup(const JaggedFeatur
 }
 
 // How a GPU cuts the lookups of a hot row: into runs of kLength, of which the last one also takes
-// what is left, each summed by a tile of its own. A row of fewer than two runs goes straight. (For
+// what is left, each summed by its own tile. A row of fewer than two runs goes straight. (For
 // 300,000 lookups the sums of runs and the sum of their sums are of about the same length.)
 //
 // Where the sums of runs lie: row u, whose lookups are [begin, end) of lookup_order, has slots

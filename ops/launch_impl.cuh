@@ -24,7 +24,7 @@ inline absl::Status LastLaunch(const char* op) {
   return CudaToStatus(error, absl::StrCat(op, ": kernel launch"));
 }
 
-// Of one-dimensional grids and blocks. The usual loop over n items:
+// A thread's number in one-dimensional grids and blocks. The usual loop over n items:
 //   for (int64_t i = GridThread(); i < n; i += GridThreads())
 __device__ inline int64_t GridThread() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

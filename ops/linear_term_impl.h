@@ -11,7 +11,7 @@
 namespace hotrow::internal {
 
 // How a GPU sums over the samples. One thread sums kTermChunkRows of them in one column, sample
-// after sample. Of the chunks' sums lane l of a warp takes those of the chunks l, l + 32 ... in
+// after sample. Lane l of a warp takes the sums of the chunks l, l + 32 ... in
 // order, and the lanes' sums are added in a tree. All of that follows from B alone.
 inline constexpr int64_t kTermChunkRows = 32;
 

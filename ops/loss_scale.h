@@ -32,7 +32,7 @@ bool IsLossScale(double scale);  // a power of two between these
 
 struct LossScaleArgs {
   LossScale* state = nullptr;  // memory of the device
-  std::span<float> gradient;   // likewise; in place
+  std::span<float> gradient;   // memory of the device; in place
 
   absl::Status Validate() const;
 };

@@ -39,7 +39,7 @@ struct MlpOptions {
 //          W_0, b_0, W_1, b_1, ..., each block padded to 64 bytes.
 // Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
 //          pieces that depend on the shapes only; within a piece oneDNN multiplies on one thread.
-//          So results are equal bit for bit whatever the number of threads.
+//          So results are equal bit for bit with any number of threads.
 // CUDA:    x, y, dy, dx, parameters and their gradients are device memory, and the calls enqueue
 //          work on ctx.stream, one stream at a time; gradients of parameters are made on a second
 //          one, from BackwardInput to BackwardParameters, behind which ctx.stream has them. The

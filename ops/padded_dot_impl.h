@@ -23,7 +23,7 @@ absl::Status PaddedDotGradCpu(ThreadPool* pool, const PaddedDotGradArgs& args);
 absl::Status PaddedDotCuda(CudaStream stream, const PaddedDotArgs& args);
 absl::Status PaddedDotGradCuda(CudaStream stream, const PaddedDotGradArgs& args);
 
-// Rows of matrices that cublasLt multiplies with 16-byte loads, whatever they are made of.
+// Rows of matrices that cublasLt multiplies with 16-byte loads, in any type of numbers.
 constexpr int64_t kDotPadding = 16;
 
 // --- One number, as it is kept and as it is multiplied

@@ -68,8 +68,8 @@ struct VectorPieces {
             t.ChunkColumns(chunk) * kBytes};
   }
 };
-// A warp's chunks in their order (sample after sample, of each plan.rounds times all), each in a
-// stage of its own that is filled while those before it are worked on. All lanes call everything.
+// A warp's chunks in their order (sample after sample, of each plan.rounds times all), each in its
+// own stage, which is filled while those before it are worked on. All lanes call everything.
 template <typename Pieces>
 class StageRing {
  public:

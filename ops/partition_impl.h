@@ -27,7 +27,7 @@ struct PartitionPasses {
 
   static constexpr PartitionPasses For(int64_t num_parts) {
     if (num_parts <= 1) return {};
-    // A part's number is an int32, whatever P.
+    // A part's number is an int32, with any P.
     const int bits =
         std::min(31, static_cast<int>(std::bit_width(static_cast<uint64_t>(num_parts - 1))));
     const auto passes = static_cast<int>(CeilDiv(bits, kDigitBitsMax));

@@ -18,7 +18,7 @@ struct ScaledRow {
 // out = scale_0 * row_0 + ... + scale_n-1 * row_n-1 column by column, left to right, for n > 0;
 // term(i) gives the i-th ScaledRow and is called in that order. Four rows share one pass over
 // `out`, which keeps the order of additions and saves three of four loads and stores of `out`. A
-// scale of 1 is exact, so sums without weights need no code of their own. Rows of 16 bits are
+// scale of 1 is exact, so sums without weights need no code for themselves. Rows of 16 bits are
 // widened as they are added, which gives the bits of widening them first. `out` must not overlap
 // the rows. adds: `out` has the sum of terms before these, which is where the sum goes on.
 template <WeightsPrecision kPrecision = WeightsPrecision::kFp32, typename Term>

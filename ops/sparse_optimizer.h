@@ -129,7 +129,7 @@ struct CatchUpArgs {
   const StepHistory* history = nullptr;  // required
   int64_t num_rows = 0;                  // U
   std::byte* const* rows = nullptr;      // as in SparseUpdateArgs
-  // Of stochastic rounding, as in SparseUpdateArgs.
+  // What stochastic rounding draws from, as in SparseUpdateArgs.
   uint64_t seed = 0;
   uint32_t table = 0;
   const uint64_t* keys = nullptr;  // [U]

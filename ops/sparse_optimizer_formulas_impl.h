@@ -74,7 +74,7 @@ struct StepNumbers {
             .inverse_correction1 = set(n.inverse_correction1),
             .lamb_decay = set(n.lamb_decay)};
   }
-  // Of one step, worked out in double: 1 - b^t cancels in float while t is small.
+  // The numbers of one step, worked out in double: 1 - b^t cancels in float while t is small.
   static StepNumbers<float> Of(const SparseOptimizerConfig& config, float learning_rate_factor,
                                uint32_t step) {
     const double learning_rate =

@@ -40,7 +40,7 @@ absl::Status WithFormula(const SparseOptimizerConfig& config, Body&& body) {
 
 // Squares of a row are summed by eight threads, the lanes of the CPU's Vec8.
 constexpr int32_t kMeanSquareLanes = 8;
-// One tile a row, whatever its width: columns beyond the tile's are walked.
+// One tile a row, of any width: columns beyond the tile's are walked.
 template <typename Formula>
 constexpr RowTiles UpdateTiles(int32_t dim) {
   return RowTiles::For(dim, Formula::kRowState || Formula::kTrustRatio ? kMeanSquareLanes : 1);

@@ -90,7 +90,7 @@ struct TargetAttentionGradArgs {
 
   absl::Status Validate() const;
 };
-// Of row j, h, of a sample with the target t and output gradient dy:
+// Gradients of row j, h, of a sample with the target t and output gradient dy:
 //   row_gradient[j]    += weights[j] dy + g_0 + g_2 + t o g_3
 //   target_gradient[b]  = sum_j g_1 - g_2 + h o g_3
 absl::Status TargetAttentionGrad(const ExecContext& ctx, const TargetAttentionGradArgs& args);

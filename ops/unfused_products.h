@@ -6,7 +6,7 @@
 
 namespace hotrow {
 
-// Products of this process on a GPU whose bias, ReLU or gradient of ReLU is a kernel of its own,
+// Products of this process on a GPU whose bias, ReLU or gradient of ReLU is a separate kernel,
 // since a trial found that cublasLt does it otherwise or not at all: a line each, with the shape
 // and the reason, 64 at most. Results are the same, but take a pass over memory more. Any thread.
 std::vector<std::string> UnfusedProducts();

@@ -43,7 +43,7 @@ class UniqueCpuWorkspace {
         notes_(slots_ + kSlotsPerValue * args.num_values),
         next_segments_(notes_ + kNotesPerValue * args.num_values) {}
 
-  // Of the values from number `start` on.
+  // The parts for the values from number `start` on.
   UniqueEntry* entries(int64_t start) const { return entries_ + start; }
   int32_t* slots(int64_t start) const { return slots_ + kSlotsPerValue * start; }
   int32_t* notes(int64_t start) const { return notes_ + kNotesPerValue * start; }
@@ -51,7 +51,7 @@ class UniqueCpuWorkspace {
     static_assert(sizeof(UniqueTable) == kNotesPerValue * sizeof(int32_t));
     return *reinterpret_cast<UniqueTable*>(notes(start));
   }
-  // Of the segment whose first value is values[position]: the next non-empty one of its table, or
+  // The next non-empty segment of its table, for the one whose first value is values[position]; or
   // -1.
   int32_t& next_segment(int64_t position) const { return next_segments_[position]; }
 
@@ -174,7 +174,7 @@ class SplitTable {
   // The keys of the block: their entries are [begin, end) of the table's.
   std::pair<int64_t, int64_t> KeysOf(int64_t block) const;
   uint32_t* FilterOf(int64_t piece) const;
-  // Of entry number e of the table, in the output.
+  // The number of entry e of the table in the output.
   int32_t NumberOf(int64_t e) const;
 
   const UniqueArgs* args_;

@@ -52,7 +52,7 @@ struct Vec8 {
     const __m256 ef = SumHalves(a[4].v, a[5].v);
     const __m256 gh = SumHalves(a[6].v, a[7].v);
     const __m256 low = SumPairs(ab, cd);   // [a b c d] of lanes 0-3, then of lanes 4-7
-    const __m256 high = SumPairs(ef, gh);  // [e f g h] likewise
+    const __m256 high = SumPairs(ef, gh);  // [e f g h] in the same way
     return {
         _mm256_add_ps(_mm256_blend_ps(low, high, 0xF0), _mm256_permute2f128_ps(low, high, 0x21))};
   }

@@ -38,7 +38,7 @@ struct DeviceRoutes {
 };
 
 // The same, on the device. Kept with the step until the gradients have gone the same way back.
-// Made anew by each Exchange; until then it may be read on any stream.
+// Made again by each Exchange; until then it may be read on any stream.
 class DeviceShuffledKeys {
  public:
   DeviceRoutes routes() const {
@@ -71,7 +71,7 @@ class DeviceShuffledKeys {
 //
 // Calls:   collective: all ranks call Exchange for the same batches in the same order.
 // Threads: one at a time.
-// Streams: all work is on one stream of its own. Exchange returns when the keys are there, so what
+// Streams: all work is on its own stream. Exchange returns when the keys are there, so what
 //          it gave can be read on any stream.
 // Memory:  of the device, 20 bytes a key wanted and 8 a key asked for, beside that of Partition and
 //          16 N T bytes for the counts; grown to the largest batch. It outlives what it filled.

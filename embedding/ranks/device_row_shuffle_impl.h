@@ -40,7 +40,7 @@ namespace hotrow::internal {
 // Calls:   collective: all ranks make the same ones in the same order. One exchange at a time. The
 //          arrays that Start takes are read until its Finish.
 // Threads: one at a time.
-// Streams: all work is on one stream of its own, behind what is on ctx.stream at Start. What Finish
+// Streams: all work is on its own stream, behind what is on ctx.stream at Start. What Finish
 //          gives may be read on ctx.stream, where it was enqueued. The host waits for nothing but
 //          the first batches of rows of 16 bits that are larger than those before.
 // Memory:  of the device: both messages; where one is no fp32, or rows have 16 bits, their floats

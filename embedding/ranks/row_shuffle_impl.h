@@ -45,7 +45,7 @@ struct ShuffledKeys {
   std::vector<int32_t> asked_rows;     // [R] positions in `served`, by asking rank, then table
   std::vector<int64_t> asked_offsets;  // [N*T + 1] into asked_rows
   TableKeys served;                    // [S]; counts: how many ranks asked
-  // Of training, where they are sent:
+  // What training sends, where it does:
   std::vector<int32_t> lookups;  // [S] of all ranks in their batches
   std::vector<double> scores;    // [S] as in TableKeys, joined in the order of ranks
 };
@@ -88,7 +88,7 @@ struct RowShuffleBytes {
 // come from.
 //
 // All calls are collective: every rank makes the same ones in the same order, on each of two
-// threads: one calls ExchangeKeys for the steps to come (with a channel of its own), one everything
+// threads: one calls ExchangeKeys for the steps to come (with its own channel), one everything
 // else. Between StartX and FinishX the caller computes; one exchange of rows or gradients at a
 // time.
 // Errors: those of the communicator, which are final.

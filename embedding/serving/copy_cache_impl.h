@@ -66,7 +66,8 @@ class CopyCache {
   Slot* SlotsOf(const Shard& shard) const {
     return reinterpret_cast<Slot*>(shard.memory + slots_ * stride_);
   }
-  // Of 1 and a slot's number; 0: free. Open addressing; the lower half of the hash says where.
+  // The index, of 1 + a slot's number; 0: free. Open addressing; the lower half of the hash says
+  // where.
   uint32_t* IndexOf(const Shard& shard) const {
     return reinterpret_cast<uint32_t*>(SlotsOf(shard) + slots_);
   }

@@ -35,7 +35,7 @@ namespace hotrow::internal {
 // Filling: where complete() is false, Put all rows; then Finish, in any case.
 // Reading: a Reader takes the keys of a whole call, each once; Fetch then brings their rows, from
 //          the cache and, all misses at once, from the disk.
-// Threads: Fetch any number, each with a Reader of its own, and Save and stats; all others one at a
+// Threads: Fetch any number, each with its own Reader, and Save and stats; all others one at a
 //          time, before.
 // Budget:  index and filter of the files, buffers of readers, then the cache takes what is left of
 //          limit_bytes. While rows are written half of it sorts them. On top come what a Reader

@@ -60,7 +60,7 @@ class RecordTable {
     static constexpr int kTagsPerWord = 8;
     static constexpr uint64_t kPassed = uint64_t{1} << 32;  // of the second word
 
-    // A byte for each way, 0: no record. Of the second word four, and whether a key went on to the
+    // A byte for each way, 0: no record. The second word has four, and whether a key went on to the
     // next bucket.
     uint64_t tags[2];
     uint32_t records[kWays];

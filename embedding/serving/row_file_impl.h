@@ -49,7 +49,7 @@ struct RowBlockHeader {
 };
 static_assert(sizeof(RowBlockHeader) == 8);
 
-// Of a table's blocks: the smallest multiple of the sector that holds a row.
+// The size of a table's blocks: the smallest multiple of the sector that holds a row.
 int64_t RowBlockBytes(int64_t row_bytes);
 
 // Which rows a file has.

@@ -44,7 +44,7 @@ class RowOverlay {
 
   int64_t rows() const { return num_rows_; }
   int64_t erased() const { return num_erased_; }
-  // Of the i-th.
+  // The i-th.
   const std::byte* record(int64_t i) const { return records_.data() + i * stride_; }
   uint64_t erased_key(int64_t i) const { return erased_[i]; }
   const RecordShape& shape() const { return options_.shape; }

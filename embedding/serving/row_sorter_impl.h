@@ -44,7 +44,7 @@ class RowSorter {
   static absl::StatusOr<std::unique_ptr<RowSorter>> Create(const Options& options);
   ~RowSorter();
 
-  // row: of the table's width; not read with kErase. Of one key the last call counts.
+  // row: of the table's width; not read with kErase. For one key the last call counts.
   absl::Status Put(Kind kind, const RowKey& key, const std::byte* row);
   // Goes to the first row.
   absl::Status Finish();
@@ -58,7 +58,7 @@ class RowSorter {
   absl::Status Next();
 
  private:
-  // Of a record in memory. Ordered by table, hash and arrival.
+  // A record in memory. Ordered by table, hash and arrival.
   struct Entry {
     uint64_t hash;
     uint32_t table_kind;  // table << 2 | kind

@@ -41,7 +41,7 @@ struct ServingTablesOptions {
   // Rows and index of all tables, and reader_bytes for each of `readers`; a hard limit. Required,
   // but where `budget` is given.
   int64_t memory_bytes = 0;
-  // Shared with other tables, in the place of memory_bytes; null: these have one of their own.
+  // Shared with other tables, in the place of memory_bytes; null: these have their own.
   std::shared_ptr<ServingBudget> budget;
   // Rows of each table, where they are known: a budget that they do not fit is refused before the
   // first of them comes. Empty: not known.
@@ -56,7 +56,7 @@ struct ServingTablesOptions {
   // A directory for the rows, of which memory then has a cache; empty: memory has them all.
   std::string rows_dir;
   // What the rows are, for as long as they are that: files of rows with the same are read instead
-  // of written. Empty: not known, so they are written anew.
+  // of written. Empty: not known, so they are written again.
   std::string rows_source;
   int32_t readers = 1;  // Scratches that are in use at once, each with its buffers
   // What the caller has for each of them, of the budget as well: ScratchBytes, and its own.
@@ -107,12 +107,12 @@ struct DiskReader;
 //
 // Versions: readers look rows up in a View, which shows one version of all tables. An Update makes
 //           the next version while any number of them read.
-// Threads:  Pool any number at once, without a lock, each with a Scratch of its own; budget() and
+// Threads:  Pool any number at once, without a lock, each with its own Scratch; budget() and
 //           bytes() any. All others one at a time.
-// Memory:   of a row its weights or codes, 8 bytes of key and, with keeps_steps, 4 of its last
-//           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index. Of a call
-//           a Scratch, ScratchBytes: one that needs more goes part by part, a long bag too, so that
-//           no call's size decides what it takes.
+// Memory:   a row takes its weights or codes, 8 bytes of key and, with keeps_steps, 4 of its last
+//           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index. A call
+//           takes a Scratch, ScratchBytes: one that needs more goes part by part, a long bag too,
+//           so that no call's size decides what it takes.
 // On disk:  rows do not change: no Update, Set or Erase once they are there. The budget, or half of
 //           one that is shared, has a byte a row and 8 a block of 4 KiB, buffers for reading, and
 //           with all the rest the cache. Its files: docs/formats/serving_rows.md.
@@ -234,7 +234,7 @@ class ServingTables {
 
   const std::vector<ServingTable>& tables() const { return options_.tables; }
   int64_t rows(uint32_t table) const;
-  // Of the rows that there are, ascending. A copy. Of rows in memory.
+  // The keys of the rows that there are, ascending. A copy. For rows in memory.
   std::vector<uint64_t> KeysOf(uint32_t table) const;
   int64_t bytes() const;          // taken of the budget, all in all
   int64_t readers_bytes() const;  // of these what is for readers
@@ -251,8 +251,8 @@ class ServingTables {
   absl::Status Pool(const View& view, std::span<const ServingLookup> lookups,
                     Scratch* scratch) const;
 
-  // Of rows_dir. A Scratch takes its buffers at its first use; Prepare does so before, and after
-  // `readers` of them it is ResourceExhausted.
+  // Whether there is a rows_dir. A Scratch takes its buffers at its first use; Prepare does so
+  // before, and after `readers` of them it is ResourceExhausted.
   bool on_disk() const { return disk_ != nullptr; }
   absl::Status Prepare(Scratch* scratch) const;
   ServingReadStats read_stats() const;  // zeros where rows are in memory

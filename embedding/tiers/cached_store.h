@@ -84,7 +84,7 @@ class CachedStore final : public RowStore {
   RowStoreStats Stats() const override;  // of the store below
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;
-  // Of the store below; what is cached of aged rows is as good as gone.
+  // Those of the store below; what is cached of aged rows is as good as gone.
   void SetAgeLines(std::span<const RowAgeLine> lines) override { store_->SetAgeLines(lines); }
   absl::StatusOr<int64_t> DropAged(int64_t rows) override { return store_->DropAged(rows); }
 
@@ -129,7 +129,7 @@ class CachedStore final : public RowStore {
   int64_t budget_bytes_ = 0;
   std::atomic<int64_t> used_bytes_{0};
   std::atomic<int64_t> evictions_{0};
-  // Of InsertOrAssign.
+  // What InsertOrAssign uses.
   std::vector<uint32_t> order_;
   std::vector<RowKey> keys_;
   std::vector<const std::byte*> rows_;

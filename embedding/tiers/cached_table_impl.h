@@ -150,14 +150,15 @@ class CachedTable final : public TieredTable {
                              std::span<const std::byte* const> rows);
   absl::Status OverwriteStaged(const ExecContext& ctx, std::span<const RowKey> keys,
                                std::span<const std::byte* const> rows);
-  // Of these two, in host memory: miss_values_, or the initial rows of miss_keys_, to miss_rows_.
+  // Copies one of these two in host memory to miss_rows_: miss_values_, or the initial rows of
+  // miss_keys_.
   absl::Status CopyToMissRows(const ExecContext& ctx, bool initial);
   // The rows of miss_keys_ from the store, or their initial rows, to miss_rows_.
   absl::Status ReadMisses(const ExecContext& ctx);
 
   const CacheBuffers buffers_;
   ThreadPool* const pool_;  // of Flush
-  // Of Release.
+  // What Release uses.
   std::vector<int64_t> clean_slots_;
   std::vector<int64_t> dirty_slots_;
   // Staged: a step that was released, whose pins come off once the caller's work has ended. Its
@@ -181,13 +182,13 @@ class CachedTable final : public TieredTable {
 
   std::vector<uint32_t> tables_;     // TieredTableSpec::table of each
   SharedCounts<TierCounts> counts_;  // of the cache
-  TableMisses misses_;               // likewise
-  // Of the StepProbes and shared slots of all steps.
+  TableMisses misses_;               // of the cache
+  // Memory of the StepProbes and shared slots of all steps.
   std::atomic<int64_t> step_host_bytes_{0};
   std::atomic<int64_t> step_device_bytes_{0};
-  // Of GiveUp.
+  // What GiveUp leaves.
   std::vector<int64_t> abandoned_slots_;
-  // Of Read, Erase and Write.
+  // What Read, Erase and Write use.
   std::vector<RowKey> miss_keys_;
   std::vector<std::byte*> miss_rows_;
   std::vector<const std::byte*> miss_values_;

@@ -83,7 +83,7 @@ class InPlaceTable final : public TieredTable {
   HostStore* const store_;
   const InitialRows initial_rows_;
   TieredTableStats stats_;  // of the caller's calls
-  TableMisses misses_;      // likewise, of the store
+  TableMisses misses_;      // of these calls, in the store
   // Scratch of the caller's calls.
   std::vector<RowKey> keys_;
   std::vector<std::byte*> rows_;

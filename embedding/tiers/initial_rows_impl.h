@@ -27,7 +27,7 @@ class InitialRows {
   bool DeviceWrites(uint32_t table) const {
     return SpecOf(table).initializer.kind != InitializerKind::kNormal;
   }
-  // Enqueues on `here` the same for keys of that one table; memory that the device reaches.
+  // Enqueues on `here` the same for keys of `table`; memory that the device reaches.
   absl::Status Enqueue(const ExecContext& here, uint32_t table, const uint64_t* keys, int64_t n,
                        std::byte* const* rows) const;
   // Whether no step has changed this row of host memory since Write.

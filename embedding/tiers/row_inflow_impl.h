@@ -29,7 +29,7 @@ namespace hotrow::internal {
 // store has, and initial rows for the others.
 //
 // Staged:  rows are read into one of two areas of page-locked memory, or where they lie in a
-//          HostStore, and travel on a stream of their own while the next are read into the other
+//          HostStore, and travel on their own stream while the next are read into the other
 //          area. Initial rows are made on the device, where they have the bits of the host there.
 //          The rows of one step are on their way at a time. Those that the device has found by
 //          itself (StepProbe's known ones) set out first, all of them; the host looks the others up
@@ -54,7 +54,7 @@ class RowInflow {
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
   TierCounts counts() const { return counts_.Get(); }    // of the store
-  const TableMisses& misses() const { return misses_; }  // likewise
+  const TableMisses& misses() const { return misses_; }  // of the store
   int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
   // The part of them that the device has found.
   int64_t known_rows_read() const { return known_rows_read_.load(std::memory_order_relaxed); }

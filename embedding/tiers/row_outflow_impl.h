@@ -75,9 +75,9 @@ class RowOutflow {
   // What was evicted, over ctx.pool; before rows that were held back, which are newer.
   absl::Status WriteBack(const ExecContext& ctx = {});
   absl::Status WriteBackHeld();
-  // How many of the next `keys` keys may be sent to the cache: there is room for whatever they
-  // evict. Returns with *lock, of the cache's mutex, taken. May give *order up for a moment, and
-  // waits without it for a snapshot.
+  // How many of the next `keys` keys may be sent to the cache: there is room for all that they
+  // may evict. Returns with *lock, of the cache's mutex, taken. May give *order up for a moment,
+  // and waits without it for a snapshot.
   absl::StatusOr<int64_t> MakeRoom(const ExecContext& ctx, int64_t keys,
                                    std::unique_lock<std::mutex>* order,
                                    std::unique_lock<std::mutex>* lock);

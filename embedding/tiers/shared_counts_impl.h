@@ -5,8 +5,8 @@
 
 namespace hotrow::internal {
 
-// Counts that any thread may read at any time, whatever locks those hold who count. Its own lock is
-// held for as long as a few numbers take to add or copy, and under it no other is taken.
+// Counts that any thread may read at any time, also while those who count hold locks. Its own lock
+// is held for as long as a few numbers take to add or copy, and under it no other is taken.
 template <typename Counts>
 class SharedCounts {
  public:

@@ -76,7 +76,7 @@ class SnapshotMarks {
 
   SharedCounts<SnapshotCounts> counts_;
 
-  // Of WritePart.
+  // What WritePart uses.
   int64_t part_rows_ = 0;
   SharedBuffer<std::byte> part_;       // [part_rows_, row_bytes_]
   SharedBuffer<RowKey> taken_keys_;    // [part_rows_]

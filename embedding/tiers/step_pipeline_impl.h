@@ -15,7 +15,7 @@
 namespace hotrow::internal {
 
 // Takes jobs through two stages, in the order in which they were submitted: the second stage of one
-// runs beside the first stage of the next, each on a thread of its own; or both inside Submit,
+// runs beside the first stage of the next, each on its own thread; or both inside Submit,
 // where there are no threads. A job holds a share of a resource ("room") from its first stage until
 // it is forgotten; a job that finds too little waits for the end of an older one.
 //

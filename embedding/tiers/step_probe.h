@@ -115,7 +115,7 @@ class StepProbe {
   int64_t known_lookups_ = 0;
   bool known_sent_ = false;
   DeviceFlag done_;
-  // Of the device.
+  // What the device has.
   DeviceMemory<int64_t> slots_;        // [keys] negative: missed
   DeviceMemory<Placement> placement_;  // [keys] what PinHits says beside them
   DeviceMemory<uint8_t> evicted_;      // [keys]

@@ -12,7 +12,7 @@
 
 namespace hotrow::internal {
 
-// Of each table the keys that a tier did not have. Misses and not hits, because the host is told of
+// The keys of each table that a tier did not have. Misses and not hits, because the host is told of
 // misses wherever the tier lies, and because each costs a read, beside which a count is nothing.
 //
 // Threads: all methods may run concurrently; reads are relaxed.

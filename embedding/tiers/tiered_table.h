@@ -104,7 +104,7 @@ struct TierCounts {
   }
 };
 
-// Of one table: distinct keys that a tier did not have, and their lookups.
+// Misses in one table: distinct keys that a tier did not have, and their lookups.
 struct MissCounts {
   int64_t unique_keys = 0;
   int64_t lookups = 0;
@@ -138,7 +138,7 @@ struct TieredTableStats {
   AddressIndexStats index;       // with index_bytes
   TierCounts cache_counts;
   TierCounts store_counts;
-  // Of each of TieredTableOptions::tables, in their order.
+  // The counts of each of TieredTableOptions::tables, in their order.
   struct Table {
     uint32_t table = 0;
     MissCounts cache;

@@ -100,7 +100,7 @@ class Tiers final : public SnapshotRows {
   absl::Status Flush();
   // TieredTable::Erase of a table, a position in the plan.
   absl::Status Erase(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys);
-  // TieredTable::Write, likewise.
+  // TieredTable::Write of a table, a position in the plan.
   absl::Status Write(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys,
                      std::span<const std::byte* const> rows);
   // Ends the store in good order. Nothing may follow but the destructor.
@@ -177,15 +177,15 @@ class Tiers final : public SnapshotRows {
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
   std::vector<Width> widths_;
   std::mutex room_mutex_;     // of what Width counts over a disk
-  bool in_snapshot_ = false;  // likewise: rows are being written for one
+  bool in_snapshot_ = false;  // under room_mutex_: rows are being written for one
   std::vector<bool> frozen_;  // by the number of a table: no row of it is ever written
 
-  // Of Fetch.
+  // What Fetch uses.
   std::vector<RowKey> fetch_keys_;
   std::vector<std::byte*> fetch_rows_;
   std::vector<int64_t> fetch_sizes_;  // [width classes]
   std::vector<uint8_t> fetch_found_;
-  // Of the snapshot.
+  // What a snapshot still has to write.
   std::vector<TieredTable*> unfinished_;  // have marked rows
   size_t next_unfinished_ = 0;
 };
