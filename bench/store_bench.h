@@ -45,7 +45,7 @@ struct StoreBenchFlags {
   bool keep = false;
   std::string report;
 
-  // Of `pattern`: 0 for uniform.
+  // The exponent of `pattern`: 0 for uniform.
   double zipf_exponent = 0;
 };
 

@@ -20,35 +20,36 @@ namespace hotrow {
 std::string CheckpointReportText(const std::string& path, const CheckpointReport& report);
 std::string CheckpointReportJson(const std::string& path, const CheckpointReport& report);
 
-// Of a directory of the portable form whose arrays were not read.
+// The report of a directory of the portable form whose arrays were not read.
 std::string PortableModelText(const std::string& path, const PortableModel& portable,
                               const std::vector<int64_t>& rows);
 std::string PortableModelJson(const std::string& path, const PortableModel& portable,
                               const std::vector<int64_t>& rows);
 
-// Of an export, an import or a check.
+// The report of an export, an import or a check.
 std::string PortableSummaryText(const PortableSummary& summary);
 std::string PortableSummaryJson(const PortableSummary& summary);
 
-// Of a delta that was written.
+// The report of a delta that was written.
 std::string DeltaSummaryText(const DeltaSummary& summary);
 std::string DeltaSummaryJson(const DeltaSummary& summary);
 
-// Of a table that was exported alone.
+// The report of a table that was exported alone.
 std::string TableSummaryText(const ExportTableSummary& summary);
 std::string TableSummaryJson(const ExportTableSummary& summary);
 
-// Of an ONNX file that was written.
+// The report of an ONNX file that was written.
 std::string OnnxSummaryText(const ExportOnnxSummary& summary);
 std::string OnnxSummaryJson(const ExportOnnxSummary& summary);
 
-// Of a chain that was read or checked.
+// The report of packed data.
 std::string PackedDataText(const std::string& path, const PackedManifest& pack);
 std::string PackedDataJson(const std::string& path, const PackedManifest& pack);
+// The report of a chain that was read or checked.
 std::string ChainSummaryText(const ChainSummary& summary);
 std::string ChainSummaryJson(const ChainSummary& summary);
 
-// Of a chain that was compacted.
+// The report of a chain that was compacted.
 std::string CompactSummaryText(const CompactSummary& summary);
 std::string CompactSummaryJson(const CompactSummary& summary);
 

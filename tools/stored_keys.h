@@ -35,7 +35,7 @@ struct StoredKeysReport {
   int64_t keys_found = 0;           // of the list, each counted once
 };
 
-// Looks for rows of `keys`, sorted ones, in whatever `path` is: every checkpoint of a directory of
+// Looks for rows of `keys`, sorted ones, in all that `path` has: every checkpoint of a directory of
 // checkpoints, one checkpoint or saved model, an export, or the base and every delta of a chain.
 // Each of them is a place, and is read whole, with its checksums. A delta with a tombstone of a key
 // does not have it; one before that with a row does.

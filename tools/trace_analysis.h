@@ -17,7 +17,7 @@ namespace hotrow {
 // sorted, the largest first.
 double FitZipfExponent(std::span<const int64_t> counts);
 
-// What `hotrow trace info` says of one table. Of a sampled trace the numbers are estimates for the
+// What `hotrow trace info` says of one table. For a sampled trace the numbers are estimates for the
 // whole: counts of the sample divided by the rate.
 struct TraceSummary {
   int64_t accesses = 0;

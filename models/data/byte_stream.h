@@ -48,11 +48,11 @@ enum class Compression {
 std::unique_ptr<ByteStream> NewInflateStream(std::unique_ptr<ByteStream> compressed,
                                              Compression kind, std::string name, int64_t begin = 0);
 
-// The same bytes, read by a thread of its own up to 4 MiB ahead.
+// The same bytes, read by its own thread up to 4 MiB ahead.
 std::unique_ptr<ByteStream> NewReadAheadStream(std::unique_ptr<ByteStream> stream);
 
-// The text of a file; one that starts with gzip's magic number is decompressed, on a thread of its
-// own. InvalidArgument: it is a file of another format (models/data/foreign_format.h), which is
+// The text of a file; one that starts with gzip's magic number is decompressed, on another
+// thread. InvalidArgument: it is a file of another format (models/data/foreign_format.h), which is
 // named.
 absl::StatusOr<std::unique_ptr<ByteStream>> OpenTextFile(Env& env, const std::string& path);
 

@@ -73,7 +73,7 @@ class DataSource {
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
     return std::vector<std::pair<std::string, std::string>>();
   }
-  // Which values have rows of their own where rare ones are merged; null where none are. Part of a
+  // Which values have their own rows where rare ones are merged; null where none are. Part of a
   // model that is trained on these data. Lives as long as the source.
   virtual const Vocabulary* vocabulary() const { return nullptr; }
   // What lines of these data mean; null: they are no delimited text. Part of a model that is

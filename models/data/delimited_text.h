@@ -75,7 +75,7 @@ class RecordReader {
     }
     return Complete(record);
   }
-  // Of the first line of the record that Next gave last, counted from 1.
+  // The number of the first line of the record that Next gave last, counted from 1.
   int64_t line_number() const { return line_number_; }
   // As of LineReader; InvalidArgument too for a quote that is never closed. Such an error is about
   // line error_line().

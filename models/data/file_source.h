@@ -115,7 +115,7 @@ struct FileSourceOptions {
   // Splits that take at most this many bytes together, parsed, are read when the source is opened
   // and kept; every epoch shuffles the whole training split.
   int64_t memory_bytes = int64_t{512} << 20;
-  // Larger ones are read anew in every epoch and shuffled in windows of this many samples in file
+  // Larger ones are read again in every epoch and shuffled in windows of this many samples in file
   // order; a reader holds two windows.
   int64_t window_samples = 65'536;
   // Training samples in the order of the files, too, in every epoch.

@@ -35,7 +35,7 @@ class LineReader {
     ++line_number_;
     return true;
   }
-  // Of the line that Next gave last, counted from 1.
+  // The number of the line that Next gave last, counted from 1.
   int64_t line_number() const { return line_number_; }
   // InvalidArgument: a line longer than kMaxLineBytes; and what the stream says.
   const absl::Status& status() const { return status_; }

@@ -31,7 +31,8 @@ struct NpyHeader {
 // what is wrong; OutOfRange: bytes ends before the header does.
 absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes);
 
-// What NpyHeaderText gives, whatever the shape: the number of rows can be written when it is known.
+// Bytes of what NpyHeaderText gives, for any shape: the number of rows can be written when it is
+// known.
 inline constexpr int64_t kNpyHeaderBytes = 128;
 
 // The header of an array in C order, version 1.0, of kNpyHeaderBytes bytes. At most two dimensions.

@@ -13,7 +13,7 @@
 namespace hotrow {
 
 struct OpenDataOptions {
-  // Of the model that training starts from (FileSourceOptions).
+  // The vocabulary of the model that training starts from (FileSourceOptions).
   const SavedVocabulary* saved_vocabulary = nullptr;
   ReaderThreads threads;
   // Memory for training data that are mixed with each other: FileSourceOptions::memory_bytes. 0:

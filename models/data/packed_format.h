@@ -115,7 +115,7 @@ class PackedBlock {
     // [samples + 1]: lookups of the samples before; empty where each sample has one.
     std::vector<uint32_t> begins;
 
-    // Of sample i, or of all.
+    // Where the lookups of sample i begin; of i = samples, where all end.
     int64_t BeginOf(int64_t i) const { return begins.empty() ? i : begins[static_cast<size_t>(i)]; }
   };
 

@@ -14,8 +14,8 @@
 namespace hotrow {
 
 // Packed data (models/data/packed_format.h), made by `hotrow pack`. Several packs of one schema are
-// read one after the other, as if they were one; they may lie on several drives. Of the options it
-// takes
+// read one after the other, as if they were one; they may lie on several drives. It takes these
+// options:
 //
 //   memory_bytes     blocks in memory at a time, of each reader. Training data that fit stay there
 //                    and are shuffled as a whole, in the order that OpenFileSource gives them.

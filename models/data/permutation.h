@@ -14,7 +14,7 @@ namespace hotrow {
 // A pseudo-random permutation of [0, size) that stores nothing: the image of any number costs O(1).
 // A generalised Feistel network (Black & Rogaway, "Ciphers with arbitrary finite domains", 2002):
 // x = left * 2^right_bits + right, and each round adds a keyed hash of one half to the other, which
-// can be undone whatever the hash is. left * 2^right_bits reaches less than 2^right_bits beyond
+// can be undone with any hash. left * 2^right_bits reaches less than 2^right_bits beyond
 // size; the few images that fall there are permuted again until they do not.
 //
 // A pure function of (size, seed, a, c), where (a, c) are the counter words of RandomBlock that

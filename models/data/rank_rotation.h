@@ -40,7 +40,7 @@ class RankRotation {
   HOTROW_HOST_DEVICE static constexpr uint64_t Begin(uint32_t group) {
     return (uint64_t{1} << group) - 1;
   }
-  // Of a group that is cut where size is.
+  // The length of a group, which is cut where size is.
   HOTROW_HOST_DEVICE uint64_t Length(uint32_t group) const {
     const uint64_t left = size_ - Begin(group);
     return left < Begin(group) + 1 ? left : Begin(group) + 1;

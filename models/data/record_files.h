@@ -38,7 +38,7 @@ struct RecordPlace {
 //
 // Threads: one at a time.
 // Errors:  as the files say, with file and line; InvalidArgument for a header that lacks a column,
-//          and where no file has a sample. Of several files some may be empty.
+//          and where no file has a sample. Some of several files may be empty.
 class RecordFiles {
  public:
   // schema and vocabulary (RowParser::Create) must outlive the parsers.
@@ -49,7 +49,7 @@ class RecordFiles {
   absl::StatusOr<bool> OpenNext();
   // The next record of the file without its end, valid until the next call; false at its end.
   absl::StatusOr<bool> Next(std::string_view* record);
-  // Of the record that Next gave last.
+  // The place of the record that Next gave last.
   RecordPlace place() const { return {next_path_ - 1, records_->line_number()}; }
   // Parses records of the open file. To be copied, by each thread that parses.
   const std::shared_ptr<const RowParser>& parser() const { return parser_; }

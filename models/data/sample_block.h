@@ -43,7 +43,7 @@ class SampleBlock {
   float label(int64_t i) const { return *labels(i); }  // the first one
   const uint8_t* labels(int64_t i) const { return labels_.data() + i * num_labels_; }
   const float* dense(int64_t i) const { return dense_.data() + i * num_dense_; }
-  // Of all features of sample i, feature after feature.
+  // The values of all features of sample i, feature after feature.
   const uint64_t* values(int64_t i) const {
     return values_.data() + (starts_.empty() ? i * num_features_ : starts_[static_cast<size_t>(i)]);
   }

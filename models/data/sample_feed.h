@@ -20,7 +20,7 @@ struct ParsedSamples {
 };
 
 // The samples of text files in file order, block by block, parsed by one thread or by several.
-// Samples, their order and errors are those of a TableReader, whatever the number of threads; only
+// Samples, their order and errors are those of a TableReader, with any number of threads; only
 // where blocks end depends on it.
 //
 // Threads: Next belongs to one thread. The destructor ends the feed's own threads, wherever they

@@ -11,9 +11,9 @@ namespace hotrow {
 
 // The orders of an epoch, functions of (seed, epoch), and what readers check of where one begins.
 
-// Of the samples of window number `window`: those that are mixed with each other.
+// The order of the samples of window number `window`, which are mixed with each other.
 Permutation WindowOrder(int64_t size, uint64_t seed, int64_t epoch, int64_t window);
-// Of blocks, whose samples then are mixed in windows.
+// The order of blocks, whose samples then are mixed in windows.
 Permutation BlockOrder(int64_t blocks, uint64_t seed, int64_t epoch);
 
 absl::Status CheckBatchSize(int64_t max_batch_size);

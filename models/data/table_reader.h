@@ -27,7 +27,7 @@ class TableReader {
 
   // False at the end.
   absl::StatusOr<bool> Next(Sample* sample);
-  // Of the sample that Next gave last.
+  // The place of the sample that Next gave last.
   RecordPlace place() const { return files_.place(); }
   std::string TextOf(RecordPlace place) const { return files_.TextOf(place); }
 

@@ -84,7 +84,8 @@ struct CategoricalColumn {
 
 struct TableSchema {
   std::string name;
-  // Of the text that it was parsed from, which tells schemas of one name apart; 0: it was not.
+  // The hash of the text that it was parsed from, which tells schemas of one name apart; 0: it was
+  // not.
   uint64_t text_hash = 0;
   std::string delimiter = ",";
   Quotes quotes = Quotes::kOff;

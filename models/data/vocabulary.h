@@ -12,7 +12,7 @@
 
 namespace hotrow {
 
-// The keys of one table that have rows of their own; all others count as the unknown key.
+// The keys of one table that have their own rows; all others count as the unknown key.
 //
 // Threads: const methods may run concurrently.
 class KeptKeys {
@@ -45,7 +45,7 @@ class KeptKeys {
   size_t mask_;
 };
 
-// Which keys have rows of their own, of each table that merges rare ones. It is part of a trained
+// Which keys have their own rows, of each table that merges rare ones. It is part of a trained
 // model: the same text must mean the same row wherever the model is used.
 // docs/formats/vocabulary.md has its bytes.
 class Vocabulary {
@@ -84,7 +84,7 @@ class KeyCounter {
   void Add(uint64_t key);
   int64_t bytes() const { return static_cast<int64_t>(keys_.size()) * kSlotBytes; }
   int64_t distinct() const { return used_; }
-  // Of at least min_count, in any order.
+  // The keys that were counted min_count times or more, in any order.
   std::vector<uint64_t> KeysFrom(uint64_t min_count) const;
 
  private:

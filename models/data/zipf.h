@@ -18,7 +18,7 @@ namespace hotrow {
 // table (Walker 1977, built as in Vose 1991): one multiplication and one read. Later ranks are
 // drawn by rejection-inversion (Hormann & Derflinger, "Rejection-inversion to generate variates
 // from monotone discrete distributions", 1996). So memory is bounded, 8 * kHeadRanks bytes,
-// whatever the size, and both halves are exact: the alias table up to 2^-32 of a column, the rest
+// for any size, and both halves are exact: the alias table up to 2^-32 of a column, the rest
 // up to rounding of doubles.
 //
 // Threads: immutable.

@@ -25,11 +25,11 @@ struct ApplyChainOptions {
   std::function<void(const std::string& note)> tell;
 };
 
-// Writes the model that a chain leads to, in the portable form. Of a chain of fp32 with state it is
-// the export of the checkpoint that the last delta was made of, but for the order of rows; of other
-// chains tables have the optimizer sgd, which keeps no state, and there is no `training`. Whole or
-// absent, as ExportPortable. Errors: those of ReadChain and of files of rows, DataLoss (a table's
-// rows or hash differ from the manifest), FailedPrecondition (dir; no such sequence).
+// Writes the model that a chain leads to, in the portable form. For a chain of fp32 with state it
+// is the export of the checkpoint that the last delta was made of, but for the order of rows; of
+// other chains tables have the optimizer sgd, which keeps no state, and there is no `training`.
+// Whole or absent, as ExportPortable. Errors: those of ReadChain and of files of rows, DataLoss (a
+// table's rows or hash differ from the manifest), FailedPrecondition (dir; no such sequence).
 absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options);
 
 // What a chain is.

@@ -22,9 +22,9 @@ struct ChainHead {
   DenseVectors dense;
 };
 
-// Of the chain's last link. Without state in the chain tables have the optimizer sgd; of a chain
-// that is not lossless there is no `training`. What scoring needs is the base's where deltas do not
-// say it. The vocabulary lies in the base. Errors: those of the dense file.
+// The head of the chain's last link. Without state in the chain tables have the optimizer sgd; of a
+// chain that is not lossless there is no `training`. What scoring needs is the base's where deltas
+// do not say it. The vocabulary lies in the base. Errors: those of the dense file.
 absl::StatusOr<ChainHead> ReadChainHead(Env& env, const DeltaChain& chain);
 
 // The newest entry of each key of all deltas, or of one.

@@ -24,7 +24,7 @@ class PartialDir;
 
 // A chain of deltas: a directory with a model and what changed in it since, delta by delta
 // (docs/formats/delta.md, docs/deltas.md). A follower reads the chain again whenever it likes and
-// sees each delta whole or not at all, whatever happens to the writer.
+// sees each delta whole or not at all, also where the writer dies.
 
 // A link of a chain, as the next one names it.
 struct ChainLink {
@@ -45,7 +45,7 @@ struct DeltaChain {
   ChainLink head() const;
 };
 
-// Whether the directory has a chain's first file, in whatever state.
+// Whether the directory has a chain's first file, in any state.
 absl::StatusOr<bool> IsChain(Env& env, const std::string& dir);
 
 // Reads and checks all manifests of a chain: that every delta up to the newest is there once, in

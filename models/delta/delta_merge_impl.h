@@ -28,7 +28,7 @@ class DeltaMerge {
   static absl::StatusOr<DeltaMerge> Create(std::vector<Source> sources);
 
   bool done() const { return heap_.empty(); }
-  // Of the present entry; there is one unless done().
+  // What the present entry has; there is one unless done().
   const RowKey& key() const { return sources_[heap_[0]].reader->key(); }
   bool erased() const { return sources_[heap_[0]].reader->erased(); }
   std::span<const std::byte> row() const { return sources_[heap_[0]].reader->row(); }

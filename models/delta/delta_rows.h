@@ -38,9 +38,9 @@ struct DeltaTable {
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   bool scored = false;  // rows keep a score
 
-  // Of rows that are written.
+  // The layout of rows that are written.
   RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision, scored); }
-  // Of rows that are read: without state they are those of an optimizer that keeps none.
+  // The layout of rows that are read: without state they are those of an optimizer that keeps none.
   RowLayout layout_read(const DeltaForm& form) const {
     return RowLayout::For(dim, form.state ? optimizer : SparseOptimizerKind::kSgd,
                           weights_precision, scored);
@@ -108,7 +108,7 @@ class DeltaRowsReader {
   ~DeltaRowsReader();
 
   bool done() const;
-  // Of the present entry; there is one unless done().
+  // What the present entry has; there is one unless done().
   const RowKey& key() const;
   bool erased() const;
   // As tables[].layout_read(form) says; not of a tombstone. Valid until Next.

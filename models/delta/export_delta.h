@@ -15,8 +15,8 @@ namespace hotrow {
 struct ExportDeltaOptions {
   std::string since;       // the parent, as ReadCheckpoint takes it
   std::string checkpoint;  // what the delta leads to
-  // Of a chain. Made, with the parent as its base, if it is not there or empty. Otherwise its head
-  // must be of the parent.
+  // The directory of a chain. Made, with the parent as its base, if it is not there or empty.
+  // Otherwise its head must be of the parent.
   std::string chain;
   std::optional<DeltaForm> form;           // none: that of the chain, of a new one fp32 with state
   int64_t shard_bytes = int64_t{1} << 30;  // of an array of the base in one file, at most

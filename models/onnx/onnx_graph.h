@@ -48,14 +48,14 @@ class OnnxGraph {
   std::string Int(std::string_view name, int64_t value) { return Ints(name, {}, {&value, 1}); }
   std::string Floats(std::string_view name, std::vector<int64_t> dims, HostBuffer<float> data);
 
-  // --- operations with constants of their own, "name/..."
+  // --- operations with their own constants, "name/..."
 
   // x with these sizes, where 0 is the size that x has there.
   std::string Reshape(std::string_view name, std::string_view x, const std::vector<int64_t>& sizes);
   // [.., begin:end, ..] of an axis.
   std::string Slice(std::string_view name, std::string_view x, int64_t axis, int64_t begin,
                     int64_t end);
-  // With an axis of size 1 more, before that one.
+  // x with an axis of size 1 more, before `axis`.
   std::string Unsqueeze(std::string_view name, std::string_view x, int64_t axis);
   // The sums along an axis, which goes, or stays with size 1.
   std::string ReduceSum(std::string_view name, std::string_view x, int64_t axis,

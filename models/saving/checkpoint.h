@@ -32,7 +32,7 @@ std::string CheckpointName(int64_t step, int64_t again = 0);
 // none.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::string& dir);
 
-// Reads the manifest of whatever a user may call a checkpoint: a directory of checkpoints (the
+// Reads the manifest of anything that a user may call a checkpoint: a directory of checkpoints (the
 // newest one counts), one checkpoint, or what --save_dir wrote. Errors: FailedPrecondition (none of
 // these, the portable form, or a version that this build does not read), DataLoss (damaged; names
 // the file, the remedy and the newest checkpoint whose manifest is good).

@@ -26,7 +26,7 @@ struct CheckpointWriterOptions {
   Env* env = nullptr;              // required
   TraceRecorder* trace = nullptr;  // spans "checkpoint_begin", "checkpoint_commit"
 
-  // Connects the ranks of this run. Each has rows and a writer of its own; all see the same `dir`.
+  // Connects the ranks of this run. Each has its own rows and writer; all see the same `dir`.
   Communicator* communicator = nullptr;  // not owned; null: alone
 };
 
@@ -101,8 +101,8 @@ class CheckpointWriter {
 
   // Begins a checkpoint of one step on all ranks; not while busy(). `model` has everything but the
   // parts, and blob_bytes that pass CheckBlobs; rank 0's `model` and `dense` count. early: the
-  // checkpoint is taken to free disk space, and all earlier ones go when it is committed, whatever
-  // `keep` is. One of the step of the newest comes beside it, with a name of its own: rows may have
+  // checkpoint is taken to free disk space, and all earlier ones go when it is committed, with any
+  // `keep`. One of the step of the newest comes beside it, with its own name: rows may have
   // been erased or written since. FailedPrecondition if there is one of a later step. Exchanges
   // nothing: with several ranks, Poll or Wait return what kept this rank from beginning.
   absl::Status Begin(SavedModel model, const DenseArrays<const float>& dense, bool early = false);

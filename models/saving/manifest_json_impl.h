@@ -48,7 +48,7 @@ std::string CrcText(uint32_t crc);  // as JsonMembers::Crc reads it
 
 // Members `model` to `features` of the manifest.
 void WriteModelHead(const SavedModel& model, nlohmann::ordered_json* manifest);
-// Of these members all but `seed` and `features`.
+// All of these members but `seed` and `features`.
 void ParseModelHead(JsonMembers& manifest, SavedModel* model);
 std::vector<SavedModel::Feature> ParseFeatures(JsonMembers& manifest,
                                                const std::set<std::string>& table_names,

@@ -19,7 +19,7 @@
 
 namespace hotrow {
 
-// A model whose rows are read, in whatever form it lies: a saved model, a checkpoint, the newest of
+// A model whose rows are read, in any form: a saved model, a checkpoint, the newest of
 // a directory of them, or an export.
 struct ModelRows {
   std::string dir;

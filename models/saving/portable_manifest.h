@@ -24,7 +24,7 @@ struct PortableModel {
 
 inline constexpr char kPortableFormat[] = "hotrow.portable_model";
 
-// Whether the directory has a manifest of the portable form, in whatever state.
+// Whether the directory has a manifest of the portable form, in any state.
 absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir);
 
 // Reads the manifest. edited: the arrays were changed on purpose, so checksums, hashes and numbers

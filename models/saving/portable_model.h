@@ -24,7 +24,8 @@ struct ExportOptions {
   std::string dir;                            // made; must not be there, or be empty
   int64_t shard_bytes = int64_t{1} << 30;     // of an array in one file, at most
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
-  // Of the index of an ssd store; 0: no limit. The parts of several ranks are read one by one.
+  // The limit of the index of an ssd store; 0: none. The parts of several ranks are read one by
+  // one.
   int64_t store_bytes = 0;
   Env* env = nullptr;  // not owned; null: the real file system
 };
@@ -57,7 +58,7 @@ struct PortableSummary {
 
 // Both write a directory of a temporary name beside the target, sync it and rename it, so a kill or
 // a power loss leaves either nothing under the target's name or all of it. The next try removes
-// what a kill left behind. (An import with a store_path of its own renames the store before the
+// what a kill left behind. (An import with its own store_path renames the store before the
 // checkpoint: a kill between the two leaves only the store.) Tables go through buffers, so they may
 // be larger than memory; dense parameters may not.
 //

@@ -37,22 +37,22 @@ struct PortableTable {
   std::string name;
   int32_t dim = 0;
   SparseOptimizerKind optimizer = SparseOptimizerKind::kRowWiseAdagrad;
-  // Of the rows. Files have floats in any case: those of 16 bits are widened on their way out,
-  // which loses nothing, and rounded to the nearest on their way in, which brings the same bits
-  // back.
+  // The precision of the rows. Files have floats in any case: those of 16 bits are widened on their
+  // way out, which loses nothing, and rounded to the nearest on their way in, which brings the same
+  // bits back.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   bool scored = false;          // rows keep a score
   std::optional<int64_t> rows;  // none: as many as the files have
   // As TableDigest::hash; none: not known, or not to be compared.
   std::optional<Hash128> hash;
   std::vector<PortableArray> arrays;  // those of PortableArraysOf
-  // Of a model to score with: of each row only what is kept for serving, and no state to train on.
-  // The fields above say what it was trained as. None: whole rows.
+  // The codes of a model to score with: only what is kept of each row for serving, and no state to
+  // train on. The fields above say what it was trained as. None: whole rows.
   std::optional<ServingRows> codes;
 
-  // Of rows in training.
+  // The layout of rows in training.
   RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision, scored); }
-  // Of what a row is here: in that layout, or of codes.
+  // Bytes of what a row is here: in that layout, or of codes.
   int64_t row_bytes() const {
     return codes.has_value() ? ServingRowBytes(*codes, layout()) : layout().row_bytes;
   }

@@ -36,9 +36,9 @@ std::vector<PortableColumn> PortableColumnsOf(const RowLayout& layout,
                                               SparseOptimizerKind optimizer);
 // The same of a table, which may be one of codes.
 std::vector<PortableColumn> PortableColumnsOf(const PortableTable& table);
-// Of a row: what its hash is of.
+// Bytes of a row that its hash is of.
 int64_t HashedBytesOf(const PortableTable& table);
-// Of a row, in all files together.
+// Bytes of a row, in all files together.
 int64_t PackedBytes(const std::vector<PortableColumn>& columns);
 
 // One row's part of a column, from the row to the file ...

@@ -15,11 +15,11 @@
 #include "comm/communicator.h"
 #include "comm/run_together.h"
 
-// Work on a thread of its own, and ranks that agree on how it ended, for the writers of saved
+// Work on another thread, and ranks that agree on how it ended, for the writers of saved
 // models and checkpoints.
 namespace hotrow {
 
-// One piece of work at a time, on a thread of its own or at once.
+// One piece of work at a time, on another thread or at once.
 class Job {
  public:
   Job() = default;

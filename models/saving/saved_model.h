@@ -46,17 +46,17 @@ struct SavedModel {
     std::string hash;   // TableDigest::hash; empty: not known
   };
 
-  // The rows of one rank (embedding/ranks/shard_map.h): a snapshot of a store of its own.
+  // The rows of one rank (embedding/ranks/shard_map.h): a snapshot of its store.
   struct Part {
     std::string store;       // StoreKindName
     std::string tables_dir;  // of the store or its snapshots: an absolute path, or one from here
     SnapshotId snapshot = 0;
-    // Of this snapshot (SnapshotInfo): what opens it compares them. Unknown and empty in manifests
-    // of older versions.
+    // What this snapshot is (SnapshotInfo): what opens it compares them. Unknown and empty in
+    // manifests of older versions.
     UniqueId identity;
     std::vector<int64_t> table_rows;  // by table
 
-    // Whether both name one place, whatever lies there.
+    // Whether both name one place; what lies there may differ.
     bool SamePlace(const Part& other) const {
       return store == other.store && tables_dir == other.tables_dir && snapshot == other.snapshot;
     }
@@ -71,10 +71,10 @@ struct SavedModel {
     uint32_t crc = 0;
   };
 
-  // A rank's counters of lookups (EmbeddingCollection::counters), likewise.
+  // A rank's counters of lookups (EmbeddingCollection::counters), in a file, too.
   using Counters = Residuals;
 
-  // Which values of the data have rows of their own, where rare ones are merged
+  // Which values of the data have their own rows, where rare ones are merged
   // (models/data/vocabulary.h).
   struct VocabularyFile {
     std::string file;  // a name in `dir`
@@ -125,7 +125,7 @@ struct SavedModel {
   bool is_checkpoint = false;
   std::optional<TrainingState> training;
   std::vector<Residuals> residuals;  // by rank, of all of them; empty: none were kept
-  std::vector<Counters> counters;    // likewise
+  std::vector<Counters> counters;    // the same
 };
 
 }  // namespace hotrow

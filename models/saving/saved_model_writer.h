@@ -37,7 +37,7 @@ class SavedModelWriter {
   SavedModelWriter(const SavedModelWriter&) = delete;
   SavedModelWriter& operator=(const SavedModelWriter&) = delete;
 
-  // Of this rank.
+  // The directory of this rank's tables.
   std::string tables_dir() const;
 
   // `model` has one part, this rank's: store and tables_dir of the collection, where it keeps its

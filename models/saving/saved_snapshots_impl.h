@@ -25,7 +25,7 @@ namespace hotrow {
 // names, so that it knows what a kill has left behind wherever that was.
 class SnapshotNames {
  public:
-  // exclusive: all snapshots in the store belong to this owner, whatever their names.
+  // exclusive: all snapshots in the store belong to this owner, with any names.
   SnapshotNames(const std::string& owner, bool exclusive);
   // Goes on with the names of this snapshot of the owner.
   void GoOnWith(SnapshotId id);

@@ -24,8 +24,8 @@ struct ScoringData {
   std::vector<Bounds> features;     // those of SavedModel::features, in their order
   std::string table_schema;         // TableSchemaText; empty: the data are no delimited text
 
-  // Of the trainer's settings (models/train/trainer_settings.h) those of the tables' optimizer, and
-  // the precision of products, as texts.
+  // Those of the trainer's settings (models/train/trainer_settings.h) that are of the tables'
+  // optimizer, and the precision of products, as texts.
   std::vector<std::pair<std::string, std::string>> settings;
   // Where tables decay as a whole, in a saved model, whose rows have made up for all steps: the
   // steps that keys without a row make up for, from `first_step` on. A checkpoint has them in its

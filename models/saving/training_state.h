@@ -42,7 +42,8 @@ struct TrainingState {
   double loss_sum_in_last_epoch = 0;
   double recent_loss = 0;  // decaying mean
 
-  // Of a run in fp16: LossScale (ops/loss_scale.h) as it stands after the last step.
+  // The loss scale of a run in fp16, LossScale (ops/loss_scale.h), as it stands after the last
+  // step.
   struct SavedLossScale {
     double scale = 0;
     int64_t good_steps = 0;
@@ -65,7 +66,7 @@ struct TrainingState {
   int64_t best_step = 0;
   CtrMetrics valid;  // of several tasks the means
   CtrMetrics test;
-  // Of each of several tasks; empty: one task, or no validation, or no test yet.
+  // The metrics of each of several tasks; empty: one task, or no validation, or no test yet.
   std::vector<CtrMetrics> valid_tasks;
   std::vector<CtrMetrics> test_tasks;
   double best_auc = 0;

@@ -13,7 +13,7 @@ namespace hotrow {
 
 // The member `training` of a manifest.
 nlohmann::ordered_json TrainingToJson(const TrainingState& state);
-// path: of the object, empty where it is a text of its own. *wrong as in JsonMembers.
+// path: of the object, empty where it is a text by itself. *wrong as in JsonMembers.
 TrainingState ParseTraining(const nlohmann::ordered_json& json, const std::string& path,
                             std::string* wrong);
 

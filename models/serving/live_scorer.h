@@ -13,10 +13,11 @@
 namespace hotrow {
 
 struct LiveScorerOptions {
-  // Of the model that is followed: a chain of deltas, a directory of checkpoints, or a directory
-  // whose model is replaced now and then. memory_bytes is the limit of all models that are open.
+  // The scorer of the model that is followed: a chain of deltas, a directory of checkpoints, or a
+  // directory whose model is replaced now and then. memory_bytes is the limit of all models that
+  // are open.
   ScorerOptions scorer;
-  // How often a thread of its own looks for what is new; 0: none does, Poll() alone looks.
+  // How often its own thread looks for what is new; 0: none does, Poll() alone looks.
   std::chrono::milliseconds poll_interval{1000};
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
@@ -24,8 +25,8 @@ struct LiveScorerOptions {
 
 // What a LiveScorer has seen and done. Counts are since Open.
 struct LiveScorerStatus {
-  // Of the last look. OK: what was there is served. Otherwise what was refused, named by its file,
-  // with the remedy; the state before it is served, and the next look tries again.
+  // What came of the last look. OK: what was there is served. Otherwise what was refused, named by
+  // its file, with the remedy; the state before it is served, and the next look tries again.
   absl::Status last;
   int64_t step = 0;          // of the model that is served
   int64_t sequence = -1;     // of the link of the chain that is served; -1: it is no chain
@@ -52,7 +53,7 @@ struct LiveScorerStatus {
 //           it. So is every delta with rows_dir, where rows do not change; each of the two models
 //           then has half of memory_bytes.
 // Threads:  all const methods and Poll, any number at once.
-// Errors:   of Open: those of Scorer::Open. Of Poll: those of Scorer::ApplyDelta and, for a whole
+// Errors:   Open: those of Scorer::Open. Poll: those of Scorer::ApplyDelta and, for a whole
 //           model, of Scorer::Open, and FailedPrecondition (other inputs); the model that was
 //           served goes on being served.
 class LiveScorer {
@@ -63,7 +64,7 @@ class LiveScorer {
   LiveScorer(const LiveScorer&) = delete;
   LiveScorer& operator=(const LiveScorer&) = delete;
 
-  // The model to score the next batch with. To be taken anew for each batch: a Scorer gets deltas
+  // The model to score the next batch with. To be taken again for each batch: a Scorer gets deltas
   // where it is, but a whole new model is another Scorer, and the old one keeps its memory as long
   // as somebody has it. Never null; takes a lock for as long as copying a pointer takes.
   std::shared_ptr<const Scorer> Current() const;

@@ -32,13 +32,13 @@ struct ModelVersion {
 // What one call of a Scorer needs for itself: an instance of the dense part, and memory that is
 // used again.
 //
-// Memory:  what a pass of max_batch_size samples needs of rows, BytesOf, whatever a request asks
-//          for: each size is checked before its memory is taken. Copies of what the caller gives
+// Memory:  what a pass of max_batch_size samples needs of rows, BytesOf, with any request:
+//          each size is checked before its memory is taken. Copies of what the caller gives
 //          come beside it, and go with the call where they are large.
 // Threads: one call at a time.
 class ScoreSession {
  public:
-  // Of the rows of a pass, those that are pooled and those that are not.
+  // Bytes of the rows of a pass, those that are pooled and those that are not.
   static int64_t BytesOf(const ScorerOptions& options, const ServingModel& model);
   // model outlives it.
   static absl::StatusOr<std::unique_ptr<ScoreSession>> Create(const ScorerOptions& options,
@@ -58,7 +58,7 @@ class ScoreSession {
   void Trim();
 
  private:
-  // A batch in one form: keys and offsets of 64 bits, whatever the caller has.
+  // A batch in one form: keys and offsets of 64 bits, from any that the caller has.
   struct Keys {
     struct Feature {
       std::span<const uint64_t> values;  // those that offsets point into, from `first` on
@@ -115,11 +115,11 @@ class ScoreSession {
   std::vector<Sequence> sequences_;  // [unpooled features]
   std::vector<CtrModel::Sequence> sequence_views_;
   Keys keys_, user_keys_;
-  // Of candidates.
+  // What candidates use.
   std::vector<float> dense_rows_;  // [max_batch_size, I]
   std::vector<std::string> user_names_, candidate_names_;
   std::vector<int32_t> candidate_features_;
-  // Of lines.
+  // What lines use.
   std::optional<RowParser> parser_;
   std::string header_;  // of files of such lines; empty: no line is taken for it
   Sample sample_;

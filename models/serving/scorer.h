@@ -40,26 +40,26 @@ struct ScorerOptions {
   // must then be given, has their index and a cache. One directory for each model: rows of another
   // one that lie there go. Empty: memory has all rows. docs/serving.md.
   std::string rows_dir;
-  // Shared with other scorers, in the place of memory_bytes; null: it has one of its own.
+  // Shared with other scorers, in the place of memory_bytes; null: it has its own.
   std::shared_ptr<ServingBudget> budget;
   // How rows are kept. As they were trained: with the weights that lookups read in training, which
   // --serve_rows may have rounded. Otherwise they take less, and scores are other numbers. Rows of
   // a model in codes are kept in these.
   ServingRows rows = ServingRows::kAsTrained;
-  // Of the index of an ssd store, about 10 bytes a row, while its rows are read; 0: no limit.
+  // The limit of the index of an ssd store, about 10 bytes a row, while its rows are read; 0: none.
   int64_t store_bytes = 0;
   // Calls that run at once; others wait. Each has its own copy of the dense parameters and buffers
   // for max_batch_size samples. 0: as many as the machine has threads.
   int32_t max_concurrency = 0;
   // Samples that go through the dense part at once, at least 1; longer batches are cut.
   int64_t max_batch_size = 1024;
-  // Of the dense part's products; none: as it was trained.
+  // The precision of the dense part's products; none: as it was trained.
   std::optional<DensePrecision> precision;
   // Makes models that are not of models/zoo; null: there are none. Called once for each session.
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const ModelRecipe& recipe)> create_model;
   Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
   // True ends Open and ApplyDelta with Cancelled, at the next row that they read. A LiveScorer sets
-  // it when it goes; null: it has one of its own.
+  // it when it goes; null: it has its own.
   std::shared_ptr<std::atomic<bool>> stop;
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
@@ -112,19 +112,19 @@ float ScoreProbability(float logit);
 //         of a longer one those of its parts of max_batch_size samples. Keys without a row read
 //         what evaluation gives them.
 // Version: a call scores with one version of the model, whole: rows and dense parameters of one
-//          step, whatever ApplyDelta does meanwhile.
+//          step, also while ApplyDelta runs.
 // Threads: all const methods, any number at once, also while ApplyDelta runs. A call runs on the
 //          thread that makes it; it waits only where max_concurrency others run.
 // Keys:    of a table with a vocabulary those that are not in it read the row of unknown values, as
 //          in lines. Ids of 32 bits must not be negative (embedding/jagged_batch.h).
 // Arrays:  read where they lie. Copied are ids of 32 bits, offsets of 32 bits and lengths, which
 //          become keys and offsets of 64 bits, and keys of features with unknown ones.
-// Sizes:   a call takes memory for the rows of max_batch_size samples, whatever it asks for, and
+// Sizes:   a call takes memory for the rows of max_batch_size samples, with any request, and
 //          reads the rows of a user once for all candidates. A sample must not have more values of
 //          a feature whose rows are not pooled than max_hotness in training.
-// Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this
+// Errors:  Open: FailedPrecondition (no model there, of another version, or one that this
 //          program cannot score; names the remedy), DataLoss (damaged; names the file),
-//          ResourceExhausted (a budget), Cancelled (the option `stop`). Of scoring: InvalidArgument
+//          ResourceExhausted (a budget), Cancelled (the option `stop`). Scoring: InvalidArgument
 //          (names feature, sample and value, or line and column), ResourceExhausted (memory),
 //          DeadlineExceeded (the deadline), and with rows_dir DataLoss (a row that is needed is in
 //          a damaged block; names the file). With rows_dir, Open also has FailedPrecondition
@@ -143,9 +143,9 @@ class Scorer {
   // Waits for calls that run; one delta at a time.
   //
   // Errors, naming the delta: DataLoss, FailedPrecondition (damaged, of another chain, not the next
-  // one, or a model that must be opened anew, as where tables decay as a whole), ResourceExhausted
+  // one, or a model that must be opened again, as where tables decay as a whole), ResourceExhausted
   // (memory_bytes has no room for its rows, twice while it is applied), InvalidArgument (a weight
-  // without a code). FailedPrecondition with rows_dir, where the model is opened anew.
+  // without a code). FailedPrecondition with rows_dir, where the model is opened again.
   absl::StatusOr<AppliedDelta> ApplyDelta(const std::string& dir);
 
   const std::string& model_name() const;  // "dlrm"
@@ -175,9 +175,9 @@ class Scorer {
   // What lines of the model's data mean, to be read without labels; null: its data were no
   // delimited text, or it was saved before models kept that.
   const TableSchema* schema() const;
-  // Of the lines that ScoreLines takes: UnlabelledColumns of the schema.
+  // The columns of the lines that ScoreLines takes: UnlabelledColumns of the schema.
   const std::vector<std::string>& line_columns() const;
-  // Which values have rows of their own; null: all have.
+  // Which values have their own rows; null: all have.
   const Vocabulary* vocabulary() const;
   // Lines of line_columns(). The end of a line, LF or CR LF, is no part of it; a line break within
   // one, but in quotes, and a header are InvalidArgument; a blank line is a sample as any. logits:

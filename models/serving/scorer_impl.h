@@ -35,7 +35,7 @@ struct Scorer::Impl {
   absl::StatusOr<AppliedDelta> ApplyDelta(const std::string& dir);
   ChainLink Link() const;  // that the newest version stands at
 
-  // Runs `call` with a session of its own. scored_step: may be null.
+  // Runs `call` with its own session. scored_step: may be null.
   template <typename Call>
   absl::Status With(int64_t* scored_step, const Call& call) {
     const Use use{this, slots.Take()};
@@ -47,7 +47,7 @@ struct Scorer::Impl {
     session.Trim();
     return status;
   }
-  // Where a session is given back, whatever ends the call.
+  // Where a session is given back, however the call ends.
   struct Use {
     ~Use() { impl->slots.GiveBack(slot); }
     Impl* impl;
@@ -66,7 +66,7 @@ struct Scorer::Impl {
   ReaderSlots slots;
   std::vector<std::unique_ptr<internal::ScoreSession>> sessions;
   std::atomic<const internal::ModelVersion*> version = nullptr;
-  // Of the newest version, for whom it concerns.
+  // Numbers of the newest version, for whom it concerns.
   std::atomic<int64_t> step = 0;
   std::atomic<int64_t> sequence = -1;
   std::atomic<int64_t> rows = 0;

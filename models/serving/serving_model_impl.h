@@ -56,7 +56,7 @@ struct ServingModel {
   Vocabulary vocabulary;
   std::optional<RowParser> parser;  // of the schema, to be copied
   std::vector<std::string> notes;
-  // Of a chain, without its deltas, and the link that was read; none: it is of no chain.
+  // The model's chain, without its deltas, and the link that was read; none: it is of no chain.
   std::optional<DeltaChain> chain;
   ChainLink link;
 
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<ServingModel>> ReadServingModel(
     std::span<const ServingRows> table_rows = {});
 
 // Why a delta behind the model's link cannot go into its tables, so that the model has to be opened
-// anew; empty: it can.
+// again; empty: it can.
 std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta);
 
 // A dense part with the model's parameters.

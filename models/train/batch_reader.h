@@ -60,8 +60,8 @@ class BatchReader {
     int64_t epoch = 0;
     int64_t global_batch_size = 0;  // 0: marks the end of the epoch
     int64_t first_sample = 0;       // of the slice in the global batch
-    // Of the global batch, with several ranks and if asked for; otherwise empty. The probability is
-    // empty also if the data does not know it.
+    // Labels of the global batch, with several ranks and if asked for; otherwise empty. The
+    // probability is empty also if the data does not know it.
     SharedVector<float> global_labels;
     std::vector<float> global_true_probability;
 

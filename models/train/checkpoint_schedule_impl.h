@@ -23,8 +23,8 @@ struct CheckpointScheduleOptions {
 };
 
 // When a run takes checkpoints, and what it does where there is no room. A pure object: it is told
-// steps and what has happened, and touches no clock, file or thread. Of several ranks each has one,
-// and all say the same.
+// steps and what has happened, and touches no clock, file or thread. With several ranks each has
+// one, and all say the same.
 class CheckpointSchedule {
  public:
   explicit CheckpointSchedule(const CheckpointScheduleOptions& options) : options_(options) {}

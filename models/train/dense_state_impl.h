@@ -32,11 +32,11 @@ namespace hotrow {
 // sums are enqueued, as all else (DenseSums), and nobody waits for them.
 //
 // Average: with dense_optimizer.average_decay a running average of the parameters is kept, with
-//          which the model is evaluated (UseAverage). Of untrained parameters it is a copy.
+//          which the model is evaluated (UseAverage). For untrained parameters it is a copy.
 //
 // Bits:    parameters and updates are the same on all ranks. Gradients are summed in the order of
 //          ranks. Neither depends on the size of ctx.pool.
-// Threads: one call at a time. Sums run on a thread of their own, on GPUs on a stream of their own.
+// Threads: one call at a time. Sums run on another thread, on GPUs on another stream.
 // Errors:  OutOfRange (a gradient that is not finite), those of the communicator and the device.
 class DenseState {
  public:
@@ -60,7 +60,7 @@ class DenseState {
   // On GPUs, in between: sums[i] becomes the sum of all ranks' values[i] for what is enqueued
   // behind FinishSums; memory of the device.
   absl::Status SumAlso(const float* values, std::span<float> sums);
-  // Of all ranks; none on a GPU.
+  // The totals of all ranks; none on a GPU.
   absl::StatusOr<std::optional<Totals>> FinishSums();
 
   // Takes the gradients of the model, of several ranks their sum. step_number: of the optimizer,
@@ -80,7 +80,7 @@ class DenseState {
   absl::Status Load(Env& env, const SavedModel& saved);
   // Parameters, state and average where the host can read them: of a GPU a copy, of this moment.
   absl::StatusOr<DenseArrays<const float>> OnHost();
-  // Of these, each array with its number as key.
+  // The hash of these, each array with its number as key.
   absl::StatusOr<Hash128> Hash();
 
   int64_t bytes_sent() const { return bytes_sent_; }  // by this rank, for sums
@@ -108,7 +108,7 @@ class DenseState {
   // With max_gradient_norm.
   DeviceMemory<float> gradient_scale_;  // [1]
   DeviceMemory<std::byte> norm_workspace_;
-  // Of a GPU: where the host reads and writes what is there.
+  // Where the host reads and writes what is on a GPU.
   SharedBuffer<float> host_parameters_;
   SharedBuffer<float> host_momentum1_;
   SharedBuffer<float> host_momentum2_;

@@ -22,7 +22,7 @@ namespace hotrow {
 // Bits:    in the order of ranks, ((x0 + x1) + x2) + ...: the same on every rank and every time.
 // Calls:   collective: all ranks make the same ones in the same order.
 // Threads: one at a time.
-// Streams: all work is on one stream of its own, behind what is on ctx.stream at Start. The host
+// Streams: all work is on its own stream, behind what is on ctx.stream at Start. The host
 //          waits for nothing.
 // Memory:  of the device, the floats of one Start at most and a slice of them.
 // Errors:  those of the channel, which are final: what is enqueued behind a sum that failed runs on

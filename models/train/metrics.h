@@ -13,7 +13,7 @@ struct CtrMetrics {
   int64_t samples = 0;
   double auc = 0;          // exact; NaN when a class is missing, since there is none then
   double logloss = 0;      // mean, natural logarithm
-  double ne = 0;           // logloss / entropy of the base rate (He et al. 2014); NaN likewise
+  double ne = 0;           // logloss / entropy of the base rate (He et al. 2014); NaN where auc is
   double calibration = 0;  // sum of predictions / sum of labels; NaN without positives
 };
 
@@ -30,8 +30,8 @@ std::string FormatMetric(double metric, int digits = 4);
 // Collects predictions batch by batch. Keeps 8 bytes a sample.
 class MetricsAccumulator {
  public:
-  // Takes logits, so that the log-loss of extreme predictions stays finite. Of both spans, which
-  // are [B, T], those of task `task` of T = num_tasks.
+  // Takes logits, so that the log-loss of extreme predictions stays finite. Both spans are [B, T];
+  // it reads those of task `task` of T = num_tasks.
   void Add(std::span<const float> logits, std::span<const float> labels, int32_t task = 0,
            int32_t num_tasks = 1);
   CtrMetrics Compute() const;

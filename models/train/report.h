@@ -24,7 +24,7 @@ struct TrainReport {
   std::string model;
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;  // of all tables
   std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> flags;
-  // Of the whole run, including the part before a checkpoint that it resumed from.
+  // Numbers of the whole run, including the part before a checkpoint that it resumed from.
   int64_t samples = 0;  // trained on
   int64_t steps = 0;
   int64_t epochs = 0;  // finished
@@ -39,14 +39,14 @@ struct TrainReport {
   double step_ms_p99 = 0;
   double step_ms_max = 0;
   int64_t graph_steps = 0;         // on a GPU: whose dense part was one launch, of this process
-  int64_t fused_lookup_steps = 0;  // on a GPU: whose model read rows where they lie, likewise
+  int64_t fused_lookup_steps = 0;  // on a GPU: that read rows where they lie, of this process
   std::vector<std::string> unfused_products;  // UnfusedProducts() of this process
   // With --precision=fp16: as the last step left it, and how many steps were left out.
   std::optional<TrainingState::SavedLossScale> loss_scale;
   double train_logloss = 0;  // over the last epoch, each batch before its own update
   CtrMetrics valid;          // the last validation; with early stopping the best one
   CtrMetrics test;           // zeros when the run was stopped before
-  // Of each label, where the data have several: `valid` and `test` are then the means.
+  // The metrics of each label, where the data have several: `valid` and `test` are then the means.
   struct Task {
     std::string label;
     CtrMetrics valid;
@@ -78,10 +78,10 @@ struct TrainReport {
   int64_t num_parameters = 0;     // dense
 
   int64_t cache_bytes = 0;         // as used: the smallest legal budget resolved
-  int64_t device_cache_bytes = 0;  // likewise
+  int64_t device_cache_bytes = 0;  // as used, too
   int64_t store_bytes = 0;
 
-  // Of this process.
+  // The rate of this process.
   double samples_per_second() const {
     return train_seconds > 0 ? static_cast<double>(samples - resumed_samples) / train_seconds : 0;
   }

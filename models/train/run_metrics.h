@@ -40,7 +40,7 @@ class TimeBuckets {
 
 // The numbers of one moment of a training run, of this rank. docs/metrics.md says what each means.
 struct RunMetrics {
-  // Of the whole run.
+  // Numbers of the whole run.
   std::string model;
   std::string device;
   std::string store;
@@ -55,7 +55,7 @@ struct RunMetrics {
   int64_t steps = 0;
   int64_t samples = 0;
   double epochs = 0;  // with the part of the present one
-  // Of this process.
+  // Numbers of this process.
   int64_t train_ns = 0;
   TimeBuckets step_times;
   double loss = 0;  // recent

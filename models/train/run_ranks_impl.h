@@ -13,7 +13,7 @@
 namespace hotrow {
 
 // The ranks that train together as one of them sees them, and the signal that ends all of them
-// after the same step. Of one rank every call answers at once and exchanges nothing.
+// after the same step. With one rank every call answers at once and exchanges nothing.
 //
 // Ranks:   calls marked collective are made by all ranks at the same point of the run.
 // Threads: one call at a time.
@@ -32,7 +32,7 @@ class RunRanks {
   absl::Status Connect();
   // For calls from the thread that trains; null: alone.
   Communicator* channel() const { return channel_.get(); }
-  // For a thread that sums while that one computes; null: alone. Once.
+  // For a thread that sums while the training one computes; null: alone. Once.
   std::unique_ptr<Communicator> TakeSumChannel() { return std::move(sum_channel_); }
 
   // The largest number that any rank has, and the sum of all. Collective.

@@ -25,7 +25,7 @@ struct RunStart {
   std::optional<SavedModel> saved;  // none: new parameters
   bool resumed = false;             // a checkpoint of this run; otherwise what --init_from names
 
-  // Of the checkpoint that the run goes on from; -1: none.
+  // The step of the checkpoint that the run goes on from; -1: none.
   int64_t resumed_step() const { return resumed ? saved->step : -1; }
 };
 

@@ -51,7 +51,7 @@ class StepBuffers {
   const float** embedding_rows() { return embedding_rows_.data(); }   // [B, num_rows]
   float* embeddings() { return embeddings_.data(); }                  // [B, E]
   float* embedding_gradient() { return embedding_gradient_.data(); }  // [B, E]
-  // Of n samples: [n, T].
+  // The logits of n samples: [n, T].
   std::span<float> logits(int64_t n) { return logits_.span().first(n * shape_.num_tasks); }
   std::span<float> logit_gradient(int64_t n) {
     return logit_gradient_.span().first(n * shape_.num_tasks);
@@ -73,7 +73,7 @@ class StepBuffers {
   // On a GPU:
   // Where the norm of the step's dense gradient belongs; null on the CPU.
   double* gradient_norm() { return on_gpu() ? mailbox_->numbers() + shape_.num_tasks : nullptr; }
-  // Where EndLossScaleStep tells, likewise.
+  // Where EndLossScaleStep tells; null on the CPU.
   double* loss_scale_told() {
     return on_gpu() ? mailbox_->numbers() + shape_.num_tasks + 1 : nullptr;
   }
@@ -88,11 +88,11 @@ class StepBuffers {
     double gradient_norm = 0;
     bool skipped = false;  // updates were left out, for gradients that are not finite
     double loss_scale = 0;
-    // Of the step's batch, until the next one.
+    // Parts of the step's batch, until the next one.
     std::span<const float> dense;
     std::span<const float> labels;
   };
-  // Of the oldest step that is posted and was not read; waits for that one.
+  // What the oldest step has posted that was not read; waits for that step.
   absl::StatusOr<Posted> ReadPosted(std::span<const double> task_weights);
 
   // The logits of n samples, until the next call; waits for a GPU's stream.

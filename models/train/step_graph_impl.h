@@ -24,14 +24,13 @@ class StepGraph {
   // batch_size: of a whole batch.
   explicit StepGraph(int64_t batch_size) : batch_size_(batch_size) {}
 
-  // Models that do the same in each step whatever the batch holds: whose shapes do not follow from
-  // its rows. One rank alone.
+  // Whether the model does the same in each step with any batch: its shapes do not follow from the
+  // batch's rows. One rank alone.
   static bool Serves(const CtrModel& model);
 
   // Enqueues on ctx.stream what `enqueue` does on the stream of the context it gets. The first
   // whole batch is enqueued by it, since it makes ready what is made once; the second one is
-  // recorded; later ones do not call it. Steps that read rows where they lie are a graph of their
-  // own.
+  // recorded; later ones do not call it. Steps that read rows where they lie are a separate graph.
   absl::Status Run(const ExecContext& ctx, int64_t batch_size, bool reads_rows,
                    absl::FunctionRef<absl::Status(const ExecContext& ctx)> enqueue);
 

@@ -64,7 +64,8 @@ class StepMailbox {
     std::span<const float> dense;
     std::span<const float> labels;
   };
-  // Of the oldest unread step. Waits until its kernels are done, not for those of later steps.
+  // The letter of the oldest unread step. Waits until its kernels are done, not for those of later
+  // steps.
   absl::StatusOr<Letter> Read();
 
  private:

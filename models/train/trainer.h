@@ -25,7 +25,7 @@ using ModelFactory =
 //     Without schedule.early_stop_patience they are those of the end.
 // init_from: starts from the rows, optimizer state and dense parameters of a saved model, and from
 //     the dense optimizer's state if its kind is the same. The step number of optimizers and
-//     dropout goes on; schedule and epochs start anew. New keys get rows by options.seed. Saving
+//     dropout goes on; schedule and epochs start again. New keys get rows by options.seed. Saving
 //     and starting from the model gives the bits of an uninterrupted run.
 // checkpoint_dir: checkpoints hold the whole run: tables, dense parameters, the state of both
 //     optimizers, the position in the data, the state of validation. One is taken every

@@ -49,7 +49,8 @@ struct TrainerOptions {
   // get no gradient, see TableConfig::read_only_features.
   std::string frozen_tables;
   std::string read_only_features;
-  // Of all tables that are trained, docs/row_life.md. admission_bytes: memory of the counters.
+  // The admission of all tables that are trained, docs/row_life.md. admission_bytes: memory of the
+  // counters.
   Admission admission;
   int64_t admission_bytes = 0;
   int64_t ttl_steps = 0;
@@ -66,7 +67,7 @@ struct TrainerOptions {
   // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
   // longer; 0: never.
   double max_gradient_norm = 0;
-  // Of the tables: TableConfig::max_row_gradient_norm of all of them, and
+  // The same for the tables: TableConfig::max_row_gradient_norm of all of them, and
   // EmbeddingCollectionOptions::max_gradient_norm.
   float max_row_gradient_norm = 0;
   float max_table_gradient_norm = 0;
@@ -136,7 +137,7 @@ struct TrainerOptions {
   std::string record_trace;   // file for an access trace, see AccessTracePath
   double sample_rate = 0.01;  // of the trace, in (0, 1]
   bool mrc = false;           // TrainReport::mrc
-  // Checkpoints are written on a thread of their own; false: inside the steps, for tests.
+  // Checkpoints are written on their own thread; false: inside the steps, for tests.
   bool checkpoint_in_background = true;
 
   // Numbers to watch (docs/metrics.md), of each rank. Their texts are made and given out beside the

@@ -17,7 +17,7 @@ struct XDeepFmOptions;
 // The flags that say what a model is made of: those of a training program, and those that a saved
 // model records as its shape, of which CreateModelOfKind makes it again. `options` outlives `set`.
 
-// Of one model alone.
+// The flags of one model alone.
 void AddDcnFlags(DcnOptions* options, FlagSet* set);
 void AddDinFlags(DinOptions* options, FlagSet* set);
 void AddDlrmFlags(DlrmOptions* options, FlagSet* set);

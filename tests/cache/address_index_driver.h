@@ -191,7 +191,7 @@ inline std::vector<RowKey> KeysOfOneTagInTwoTables(size_t n) {
   return keys;
 }
 
-// Some of the universe in an order of their own.
+// Some of the universe in another order.
 inline std::vector<RowKey> DrawDistinct(const std::vector<RowKey>& universe, size_t n,
                                         RandomStream* random) {
   std::vector<RowKey> keys = universe;

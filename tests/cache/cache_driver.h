@@ -56,7 +56,7 @@ inline std::vector<CachePolicy> AllPolicies() {
   for (const CachePolicyFacts& facts : CachePolicies()) policies.push_back(facts.policy);
   return policies;
 }
-// Of a test that is run with each of them.
+// The name of a test that is run with each of them.
 inline std::string NameOfPolicyParam(const testing::TestParamInfo<CachePolicy>& info) {
   return std::string(CachePolicyName(info.param));
 }

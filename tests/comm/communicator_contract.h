@@ -5,7 +5,7 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorContractTest, testing::ValuesIn(...), ...);
 //
-// Include this header from that one file only: it defines the tests.
+// Include this header from that file only: it defines the tests.
 
 #include <algorithm>
 #include <atomic>

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "comm/communicator.h"
 
-// Ranks that are threads of this process, each with a GPU of its own: on the emulated GPU up to
+// Ranks that are threads of this process, each with its own GPU: on the emulated GPU up to
 // eight, else as many as the machine has.
 namespace hotrow::test {
 

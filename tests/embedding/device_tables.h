@@ -176,7 +176,7 @@ class DeviceTablesTest : public testing::TestWithParam<DevicePlace> {
 
 inline constexpr DevicePlace kOnCpu = {Device::kCpu};
 
-// Of INSTANTIATE_TEST_SUITE_P: everywhere in host memory, at once and late, and on a GPU.
+// Places for INSTANTIATE_TEST_SUITE_P: everywhere in host memory, at once and late, and on a GPU.
 inline auto DevicePlaces() {
   return testing::Values(kOnCpu, DevicePlace{Device::kCpu, true}, DevicePlace{Device::kCuda});
 }

@@ -175,8 +175,8 @@ using StartRanks = std::function<std::vector<absl::Status>(
     int world_size, const CommunicatorOptions& options,
     const std::function<absl::Status(Communicator&)>& rank_main)>;
 
-// Where ranks run. What is enqueued on the caller's stream of a CPU runs at once, whatever the
-// tables' own streams do.
+// Where ranks run. What is enqueued on the caller's stream of a CPU runs at once, also where the
+// tables' own streams lag.
 struct RankPlace {
   Device device = Device::kCpu;
   StartRanks start = RunOnThreads;

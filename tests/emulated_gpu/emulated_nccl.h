@@ -6,7 +6,7 @@
 //
 // Streams: a call is a piece of work of its stream, done when all ranks that it needs have come to
 //          theirs; until then the stream waits, for ever if one does not come. Calls of a
-//          communicator run in the order in which they were made, whatever their streams.
+//          communicator run in the order in which they were made, on any streams.
 // Calls:   of a communicator with blocking = 0 now and then return ncclInProgress, as NCCL's may.
 // Sums:    begin with another rank in each part of the data, as those of a ring do. So who counts
 //          on the order of ranks gets other bits.

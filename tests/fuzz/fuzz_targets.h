@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// What libFuzzer calls with inputs of its own, and fuzz_corpus_test with a few nasty ones. Any
+// What libFuzzer calls with its own inputs, and fuzz_corpus_test with a few nasty ones. Any
 // input must end in samples or a status; an abort, a sanitizer's report or a hang is a bug.
 namespace hotrow::fuzz {
 

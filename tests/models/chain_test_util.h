@@ -31,7 +31,7 @@ inline std::string BytesOf(const RowLayout& layout, const std::byte* row) {
                      static_cast<size_t>(layout.step_offset) + sizeof(uint32_t));
 }
 
-// Of a directory of the portable form.
+// The rows of a directory of the portable form.
 inline absl::StatusOr<Rows> ReadRows(const std::string& dir, Env& env = PosixEnv()) {
   HOTROW_ASSIGN_OR_RETURN(const PortableModel portable, ReadPortableManifest(env, dir, false));
   Rows out;
@@ -47,7 +47,7 @@ inline absl::StatusOr<Rows> ReadRows(const std::string& dir, Env& env = PosixEnv
 }
 
 // Checks that the chain of a run leads to what its newest checkpoint is, bit for bit; makes
-// dir/applied and dir/exported anew. Its rows.
+// dir/applied and dir/exported again. Returns its rows.
 inline Rows ExpectChainIsTheEnd(const std::string& dir) {
   const std::string applied = dir + "/applied";
   const std::string exported = dir + "/exported";

@@ -38,7 +38,7 @@ struct CtrModelKind {
   int64_t width = 0;       // of a sample's embeddings
   int64_t num_tasks = 1;
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const CtrModelSettings&)> create;
-  // Draws anew the parameters that start as zeros, which would hide mistakes. Null: there are none.
+  // Draws the parameters that start as zeros, which would hide mistakes. Null: there are none.
   std::function<void(CtrModel&, RandomStream&)> randomize;
   // The logits of a batch of this model.
   std::function<BatchReference(const CtrModel&, const CtrModelSettings&)> reference;

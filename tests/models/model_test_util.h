@@ -238,7 +238,8 @@ inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitRefe
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// Of the gradients of a model, as Backward shall tell them: from the end of gradients() on.
+// The ranges of the gradients of a model, as Backward shall tell them: from the end of gradients()
+// on.
 class RangesFromEnd {
  public:
   explicit RangesFromEnd(const GraphModel& model)

@@ -17,7 +17,7 @@ namespace hotrow::test {
 enum class Enqueue { kDirectly, kAsGraph };
 constexpr Enqueue kBothWays[] = {Enqueue::kDirectly, Enqueue::kAsGraph};
 
-// Runs op(ctx) on a stream of its own and waits for it.
+// Runs op(ctx) on its own stream and waits for it.
 template <typename Op>
 void RunOnGpu(Enqueue enqueue, Op&& op) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());

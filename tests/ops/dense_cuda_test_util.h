@@ -8,7 +8,7 @@
 
 namespace hotrow::test {
 
-// A stream of its own with a context on it.
+// A stream with a context on it.
 class GpuStream {
  public:
   GpuStream() {
@@ -27,7 +27,7 @@ class GpuStream {
   }
   void Wait() const { EXPECT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess); }
 
-  // Captures what body enqueues here in a CUDA graph and runs that `times` times. Whatever
+  // Captures what body enqueues here in a CUDA graph and runs that `times` times. What
   // allocates, waits or uses the default stream fails.
   template <typename Body>
   void RunAsGraph(int times, Body&& body) {

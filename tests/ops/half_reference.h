@@ -97,7 +97,7 @@ inline uint32_t UpdateWord(uint64_t seed, uint32_t step, uint32_t table, uint64_
       .v[column % 4];
 }
 
-// Of any precision, column after column.
+// A weight of any precision, by column.
 inline float LoadWeight(WeightsPrecision precision, const std::byte* weights, int64_t column) {
   if (precision == WeightsPrecision::kFp32) {
     float x;

@@ -64,7 +64,7 @@ struct JaggedProblem {
 
 inline constexpr float kUntouched = -777;  // what BindData fills with
 
-// Gives every feature memory of its own, with a gap between rows that nobody may touch.
+// Gives every feature its own memory, with a gap between rows that nobody may touch.
 inline void BindData(JaggedProblem& p) {
   p.data.resize(p.features.size());
   for (size_t f = 0; f < p.features.size(); ++f) {

@@ -5,7 +5,7 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(SsdStore, RowStoreContractTest, testing::Values(SsdStoreKind()), ...);
 //
-// Include this header from that one file only: it defines the tests.
+// Include this header from that file only: it defines the tests.
 
 #include <atomic>
 #include <condition_variable>
@@ -513,7 +513,7 @@ TEST_P(RowStoreContractTest, OverBudgetKeepsEverythingAndSaysSo) {
     }
     status = batch.InsertInto(*store);
     if (!status.ok()) {
-      // Of the last batch some rows may be there, whole.
+      // Some rows of the last batch may be there, whole.
       HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, batch.keys));
       for (size_t j = 0; j < batch.keys.size(); ++j) {
         if (found.found[j] == 0) continue;
@@ -624,7 +624,7 @@ TEST_P(RowStoreContractTest, RandomOperationsMatchAMap) {
   }
 }
 
-// Eight threads insert, find, erase, iterate and take snapshots of the same few keys. Whatever is
+// Eight threads insert, find, erase, iterate and take snapshots of the same few keys. What is
 // read must be a whole row of its key, of a version that was written.
 TEST_P(RowStoreContractTest, NoTornRowsUnderConcurrency) {
   constexpr uint64_t kKeys = 300;
@@ -1124,7 +1124,7 @@ TEST_P(RowStoreContractTest, AgedRowsAreDroppedAndNoOthers) {
   ASSERT_NO_FATAL_FAILURE(check(rows));
 }
 
-// What a snapshot holds stays, whatever ages later.
+// What a snapshot holds stays, also where it ages later.
 TEST_P(RowStoreContractTest, RowsThatAgeLaterStayInTheSnapshot) {
   constexpr uint64_t kKeys = 3000;
   RowStoreSetup setup = {.tables = {{1, 512}}};

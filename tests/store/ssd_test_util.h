@@ -46,7 +46,7 @@ inline SsdStoreOptions SmallSsd(Env* env, int64_t segments = 24, int64_t segment
   return options;
 }
 
-// Of a row in the log: record header, row, alignment, footer entry.
+// Log bytes of a row: record header, row, alignment, footer entry.
 inline int64_t SsdLogBytes(int64_t row_bytes) { return (24 + row_bytes + 7) / 8 * 8 + 16; }
 
 // What a store must hold. Commits make states durable in the order in which they were written, so

@@ -14,13 +14,12 @@ namespace hotrow::test {
 // A file system in memory that knows what would survive a power loss.
 //
 // Model:      every file has live bytes (what reads return) and durable bytes; File::Sync copies
-// the
-//             dirty pages and the size from the first to the second. Every directory has live and
-//             durable entries; SyncDir copies them. So a file survives only when its bytes were
-//             synced, its directory was synced, and so were the directories above that one: less
-//             than ext4 or XFS keep in practice, and all that POSIX promises. A rename inside one
-//             directory is atomic; a rename between two, of which only the target was synced,
-//             leaves both names.
+//             the dirty pages and the size from the first to the second. Every directory has live
+//             and durable entries; SyncDir copies them. So a file survives only when its bytes were
+//             synced, its directory was synced, and so were the directories above: less than ext4
+//             or XFS keep in practice, and all that POSIX promises. A rename inside one directory
+//             is atomic; a rename between two, of which only the target was synced, leaves both
+//             names.
 // Space:      a page of a file takes room from when it is first written or allocated until it is
 // cut
 //             off or the file is removed; holes take none. After a power loss all pages take room.

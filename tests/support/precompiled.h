@@ -2,7 +2,7 @@
 #define HOTROW_TESTS_SUPPORT_PRECOMPILED_H_
 
 // Precompiled for all test binaries (cmake/HotrowTargets.cmake): what most of them parse and what
-// never changes with us. No header of our own, or a change of it would rebuild every test. A test
+// never changes with us. None of our headers, or a change of it would rebuild every test. A test
 // still includes what it uses: -DHOTROW_PCH=OFF compiles without this.
 
 #include <algorithm>

@@ -12,16 +12,16 @@
 namespace hotrow::test {
 
 // `count` seeds to run a property test with: 1, 2, ... With HOTROW_TEST_SEED set in the
-// environment, that one alone, to replay a failure.
+// environment, that seed alone, to replay a failure.
 std::vector<uint64_t> Seeds(int count);
 
 // An empty directory, removed when its case has passed, else at exit.
 std::string TempDir();
 void RemoveTempDirs();
 
-// HOTROW_SLOW_TESTS, in [0, 1]: the share of what slow tests do at most. Where it is above 0 the same
-// cases have more seeds, every call and every byte, and the suites named *SlowTest run. ctest's
-// label slow sets 0.1, so that all of it ends in minutes; who wants 500 kills sets 1.
+// HOTROW_SLOW_TESTS, in [0, 1]: the share of what slow tests do at most. Where it is above 0 the
+// same cases have more seeds, every call and every byte, and the suites named *SlowTest run.
+// ctest's label slow sets 0.1, so that all of it ends in minutes; who wants 500 kills sets 1.
 double SlowShare();
 inline bool RunsSlowTests() { return SlowShare() > 0; }
 // A count of seeds, kills, trials or seconds: a share of `all` for slow tests, else `few`.

@@ -28,7 +28,7 @@ class ClickTables {
   // [kClickTables * kClickBatch] keys each.
   const std::vector<std::vector<uint64_t>>& batches() const { return batches_; }
   int64_t distinct_rows() const { return distinct_rows_; }  // of all batches
-  // Of each batch: one key a bag.
+  // The offsets of each batch: one key a bag.
   const std::vector<int64_t>& offsets() const { return offsets_; }
   EmbeddingCollectionOptions Options(const CalibrationBench& bench, ClickTiers tiers,
                                      int32_t dim) const;
@@ -39,7 +39,7 @@ class ClickTables {
   int64_t distinct_rows_ = 0;
 };
 
-// Of one row of these tables.
+// Bytes of one row of these tables.
 int64_t ClickRowBytes(int32_t dim);
 
 }  // namespace hotrow

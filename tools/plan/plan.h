@@ -58,7 +58,7 @@ struct Plan {
   double weight_bytes = 0;   // of all ranks, without state
   double payload_bytes = 0;  // weights and state
   double row_bytes = 0;      // with step and padding
-  // Of one rank: a cache that holds every row it owns.
+  // A cache of one rank that holds every row it owns.
   double whole_cache_bytes = 0;
 
   StoreKind store = StoreKind::kMemory;
@@ -101,7 +101,7 @@ struct Plan {
 
   double checkpoint_bytes = 0;  // a full one
   double checkpoint_seconds = 0;
-  // Of all ranks; 0 where the spec asks for none.
+  // What deltas hold, of all ranks; 0 where the spec asks for none.
   double living_rows = 0;  // used in ttl_steps steps
   double delta_rows = 0;   // in a delta: used in delta_interval_steps steps
   double delta_bytes = 0;  // its file of rows

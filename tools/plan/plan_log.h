@@ -14,7 +14,7 @@
 namespace hotrow {
 
 // What a plan was made from: the bytes that were read, each with a hash. So two plans can be told
-// to be of the same inputs years later, whatever has become of the files; where their numbers
+// to be of the same inputs years later, also when the files have changed; where their numbers
 // differ all the same, hotrow has changed.
 class PlanInputs {
  public:
@@ -29,7 +29,7 @@ class PlanInputs {
     std::string digest;
   };
   const std::vector<Input>& all() const { return all_; }
-  // Of all inputs in their order: 32 hexadecimal digits. Not cryptographic.
+  // The digest of all inputs in their order: 32 hexadecimal digits. Not cryptographic.
   std::string digest() const;
 
  private:

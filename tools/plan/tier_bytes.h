@@ -61,7 +61,7 @@ inline constexpr double kSsdFillMax = 0.8;
 // With a disk budget as large as `disk_limit_bytes` allows, between live_bytes / kSsdFillMin and
 // live_bytes / kSsdFillMax.
 SsdStoreBytes SizeOfSsdStore(std::span<const TierRows> tables, double disk_limit_bytes);
-// Of one row: its record and the footer's entry.
+// Log bytes of one row: its record and the footer's entry.
 int64_t SsdBytesPerRow(int64_t row_bytes);
 // Reads of a batch of so many rows, anywhere in so many bytes of log: neighbours within 16 KiB
 // share a read.

@@ -44,13 +44,13 @@ struct Workload {
   const PlanSpec& spec;
   const HardwareProfile hardware;  // of a rank
 
-  // Of each table.
+  // By table.
   std::vector<Popularity> laws;
   std::vector<std::unique_ptr<Footprint>> footprints;  // null: there is a law
   std::vector<RowLayout> layouts;
   std::vector<WidthClass> classes;
 
-  // Of all ranks.
+  // Sums over all ranks.
   double rows = 0;
   double weight_bytes = 0;
   double payload_bytes = 0;
@@ -60,15 +60,15 @@ struct Workload {
   double min_cache_bytes = 0;
   double whole_cache_bytes = 0;
 
-  // Of one step, in the rank's part of the batch.
+  // What one step reads and sends, in the rank's part of the batch.
   double lookups = 0;
   double lookup_weight_bytes = 0;
-  double lookup_gradient_bytes = 0;  // as floats, which gradients are whatever weights are
+  double lookup_gradient_bytes = 0;  // as floats, which gradients are with any weights
   double unique_keys = 0;
   double unique_gradient_bytes = 0;  // as floats
   double forward_wire_bytes = 0;     // of the distinct rows
   double backward_wire_bytes = 0;
-  // Of one step: the distinct rows that the rank owns and any rank uses.
+  // The distinct rows of one step that the rank owns and any rank uses.
   double owned_weight_bytes = 0;
   double owned_gradient_bytes = 0;
   double owned_row_bytes = 0;
@@ -77,7 +77,8 @@ struct Workload {
   double pooled_dim = 0;
   double dense_parameters = 0;
   double dense_macs = 0;  // a sample, forward
-  // Of them, forward and backward at the rates of the layers' widths and the batch, 32-bit inputs.
+  // Their time, forward and backward at the rates of the layers' widths and the batch, 32-bit
+  // inputs.
   double dense_sample_seconds = 0;
   double activations = 0;  // floats a sample
 
@@ -89,7 +90,7 @@ struct Workload {
   }
   // Distinct rows of a table among so many of its lookups.
   double DistinctRows(size_t table, double table_lookups) const;
-  // Of the data of a step, the rank's part of what its node reads.
+  // Bytes of a step's data, the rank's part of what its node reads.
   double data_bytes() const {
     return static_cast<double>(spec.batch_size) * spec.data_bytes_per_sample / (node_peers() + 1);
   }

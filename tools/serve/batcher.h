@@ -31,7 +31,7 @@ struct BatcherOptions {
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
-// Puts requests of many threads together to batches, and has them scored by threads of its own.
+// Puts requests of many threads together to batches, and has them scored by its own threads.
 //
 // Batches: a request waits window_us for others of its kind, in the order in which they came, until
 //          they have batch_samples_max samples. One batch of a kind is being put together at a
@@ -39,7 +39,7 @@ struct BatcherOptions {
 //          a batch each and wait for nobody.
 // Bits:    those of the batch that was formed, which depends on who else asks. With window_us 0
 //          they are those of the request alone.
-// Threads: options.instances of its own. Score may be called by any number of others; a call
+// Threads: it has options.instances. Score may be called by any number of others; a call
 //          returns when the request is scored, at its deadline or when Stop is called.
 // Memory:  queue_max requests, and a batch for each instance.
 class Batcher {
@@ -71,7 +71,7 @@ class Batcher {
 
  private:
   struct Entry;
-  // Of one kind of request.
+  // The requests of one kind.
   struct Lane {
     std::deque<std::shared_ptr<Entry>> entries;
     bool forming = false;  // an instance puts a batch of these together

@@ -38,7 +38,7 @@ struct BenchLevel {
   double qps() const { return seconds > 0 ? static_cast<double>(requests) / seconds : 0; }
 };
 
-// Sends requests from closed-loop clients, each over a connection of its own: the next request
+// Sends requests from closed-loop clients, each over its own connection: the next request
 // follows the reply to the last. Bodies are taken in turn, each client beginning at another.
 // Quantiles are times of requests, without rounding.
 //

@@ -23,7 +23,7 @@ struct HttpServerOptions {
   // the place of the one that says nothing longest.
   int32_t connections_max = 1024;
   int64_t body_bytes_max = int64_t{16} << 20;  // of a request; more is 413
-  // Of all bodies that are there at once; a request for which there is no room is 429.
+  // The limit of all bodies that are there at once; a request for which there is no room is 429.
   int64_t bodies_bytes_max = int64_t{256} << 20;
   // From a request's first byte to its last, and from a reply's first to its last.
   int64_t transfer_ms = 10'000;

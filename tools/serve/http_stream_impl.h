@@ -37,7 +37,7 @@ class HttpStream : public httplib::Stream {
   Failure failure() const { return failure_; }
   int64_t request_begin_ns() const { return request_begin_ns_; }
 
-  // Of httplib::Stream.
+  // What httplib::Stream asks for.
   bool is_readable() const override;
   bool is_writable() const override { return true; }
   ssize_t read(char* bytes, size_t size) override;

@@ -14,7 +14,7 @@
 
 namespace hotrow {
 
-// Of one infer request, from its first byte to its answer.
+// The times of one infer request, from its first byte to its answer.
 struct RequestTimes {
   int64_t read_ns = 0;
   int64_t parse_ns = 0;

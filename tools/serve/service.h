@@ -41,8 +41,8 @@ struct ServiceOptions {
 // Threads: any number call Handle; a call lasts until the reply is there, timeout_ms at most beside
 //          the time to parse and to format. JSON is parsed on as many threads at once as the
 //          machine has, which bounds the memory for it.
-// Errors:  of Create: InvalidArgument (an option), FailedPrecondition (names of features), those of
-//          threads. Handle has none: whatever the request is, there is a reply.
+// Errors:  Create: InvalidArgument (an option), FailedPrecondition (names of features), those of
+//          threads. Handle has none: any request gets a reply.
 class ScoringService {
  public:
   static absl::StatusOr<std::unique_ptr<ScoringService>> Create(const ServiceOptions& options,

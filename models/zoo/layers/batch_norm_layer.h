@@ -81,7 +81,7 @@ class BatchNormLayer : public Layer {
   DeviceMemory<double> moments_;     // [2 H], of the last Forward for training
   DeviceMemory<float> scale_;        // [2 H]
   SharedBuffer<double> slice_sums_;  // sums_ on the host, and the number of samples
-  // Of the last Forward for training, where it came from.
+  // Where the last Forward for training came from.
   int64_t samples_ = 0;  // of all slices
   uint32_t step_ = 0;
   const uint32_t* device_step_ = nullptr;

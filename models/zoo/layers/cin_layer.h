@@ -26,7 +26,7 @@ namespace hotrow {
 //
 // The products of layer k are a matrix of B D rows and H_{k-1} F columns, which is kept for the way
 // back, and W_k a map of it: a linear Mlp; the rest is ops/cin_products.h. Memory grows with B D F
-// (F + H_1 + ...). It works on the CPU or a GPU. The maps multiply in fp32 on both, whatever the
+// (F + H_1 + ...). It works on the CPU or a GPU. The maps multiply in fp32 on both, with any
 // precision of the model's other products, since what one layer rounds is a factor in the next.
 //
 // Parameters: W_k row-major [H_k, H_{k-1} F] and b_k of each layer, as ops/mlp.h lays them out and
@@ -60,7 +60,7 @@ class CinLayer : public Layer {
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
 
  private:
-  // Of X_k: rows (b, d), columns h.
+  // What makes X_k: rows (b, d), columns h.
   struct Level {
     std::unique_ptr<Mlp> map;
     int64_t offset = 0;             // of its parameters

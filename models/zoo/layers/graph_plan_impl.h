@@ -47,7 +47,7 @@ struct BackwardStep {
   Location output_gradient;
   std::vector<Location> input_gradients;
   std::vector<Move> before, after;  // the layer
-  // Of the block of parameters that is final then, unless the layer tells it; equal: none is.
+  // The block of parameters that is final then, unless the layer tells it; equal: none is.
   int64_t ready_begin = 0, ready_end = 0;
 };
 

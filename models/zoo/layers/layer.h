@@ -31,7 +31,7 @@ struct TensorView {
   TensorShape shape;
   int64_t field_stride = 0;  // >= shape.dim
   int64_t room = 0;          // of a gradient: Location::room
-  // Of an input, for layers that say reads_rows: where each field of each sample lies, [B, fields].
+  // Where each field of each sample of an input lies, [B, fields], for layers that say reads_rows.
   const float* const* rows = nullptr;
 
   // Whether a sample's columns follow each other, so that the view is a matrix.

@@ -25,7 +25,7 @@ struct MlpSpec {
   float dropout = 0;        // after each hidden layer, in training
   bool batch_norm = false;  // before each ReLU
 };
-// Of the MLP that gives the logit.
+// The MLP that gives the logit.
 MlpSpec OverArchOf(const ModelOptions& options);
 
 // An Mlp as a part of a graph, on the CPU or a GPU. described: the sizes that the planner is told

@@ -33,7 +33,7 @@ struct ModelGraphOptions {
   DensePrecision precision = DensePrecision::kFp32;  // of products
 };
 
-// Of a model with these options.
+// The options of the graph of a model with these.
 ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& options,
                                  int32_t table_columns, int32_t num_tasks = 1);
 
@@ -64,7 +64,7 @@ class ModelGraph {
 
   const ModelGraphOptions& options() const { return options_; }
   const ExecContext& ctx() const { return ctx_; }
-  // Of a declared value; all zero for one that failed.
+  // The shape of a declared value; all zero for one that failed.
   TensorShape shape(GraphValue value) const;
 
   // --- what a model reads ---
@@ -81,7 +81,7 @@ class ModelGraph {
   // --- wiring ---
 
   // The columns of all, one after the other. Parts that nothing else has placed write into it
-  // straight away; others are copied. Of one packed value: that value.
+  // straight away; others are copied. With one packed value: that value.
   GraphValue Concat(const std::vector<GraphValue>& values);
   // Their sum, added up in this order. They have the same number of columns.
   GraphValue Sum(const std::vector<GraphValue>& values);

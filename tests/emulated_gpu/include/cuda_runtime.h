@@ -176,7 +176,7 @@ T Shuffle(const char* what, unsigned mask, T value, int from) {
   if (((mask >> from) & 1) == 0) Fail("a shuffle from a lane that is not in its mask");
   return FromWord<T>(values[static_cast<size_t>(from)]);
 }
-// Of the lanes of the mask.
+// Visits the lanes of the mask.
 template <typename Visit>
 void ForLanes(unsigned mask, const LaneValues& values, Visit&& visit) {
   for (int lane = 0; lane < 32; ++lane) {

@@ -27,7 +27,7 @@ struct ServedSamples {
   std::vector<std::string> lines;                        // other samples
 
   static ServedSamples Draw(uint64_t seed, int64_t batch_size);
-  // Of the Scorer itself.
+  // The logits of the Scorer itself.
   std::vector<float> Logits(const Scorer& scorer) const;
   std::vector<float> LineLogits(const Scorer& scorer) const;
   // The body of an infer request for them, with all in JSON.
