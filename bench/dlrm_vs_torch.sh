@@ -25,7 +25,7 @@ shapes=(
   "dim128 128 512-256 1024-1024-512-256 20 60"
 )
 
-# Of the last epoch alone: samples/s and processor microseconds of a sample; then those of the
+# For the last epoch alone: samples/s and processor microseconds of a sample; then those of the
 # first. Two runs of the same seed, of one epoch and of two; the difference is the second.
 ours() { # dim bottom top steps precision
   local data="synthetic:tables=26,rows=100000,samples=$((2048 * $4)),valid=2048,test=2048,zipf=1.05"

@@ -1,4 +1,4 @@
-# gpu_bench measures the cache and the ops on a GPU. What needs none is a library of its own, for its test.
+# gpu_bench measures the cache and the ops on a GPU. What needs none is a separate library, for its test.
 add_library(hotrow_gpu_bench_plan STATIC gpu_bench_plan.cc gpu_bench_tiers.cc)
 _hotrow_configure(hotrow_gpu_bench_plan)
 target_link_libraries(hotrow_gpu_bench_plan PUBLIC hotrow::base hotrow::embedding nlohmann_json::nlohmann_json

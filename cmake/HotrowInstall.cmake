@@ -68,7 +68,7 @@ function(_hotrow_describe dependency)
   if(dependency MATCHES "^absl::(.+)$")
     set(find_call "find_dependency(absl)")
     set(module "absl_${CMAKE_MATCH_1}")
-    # Abseil's names carry its release, so the archives link with that one alone.
+    # Abseil's names carry its release, so the archives link with that release alone.
     set(debian "libabsl-dev")
     if(absl_VERSION MATCHES "^[0-9]+$")
       math(EXPR next "${absl_VERSION} + 1")

@@ -158,7 +158,7 @@ function(_hotrow_place_among_tests target)
   add_dependencies(test_binaries ${target})
 endfunction()
 
-# A GoogleTest binary, also one with a main of its own.
+# A GoogleTest binary, also one with its own main.
 function(_hotrow_configure_test target)
   _hotrow_configure_test_code(${target})
   _hotrow_place_among_tests(${target})

@@ -5,7 +5,7 @@
 option(HOTROW_UNITY "Compile several sources of a target at a time" OFF)
 set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/unity_groups.py)
 
-# For the targets of a folder and of those below it. Called once all are there. Sources with flags of their own (those of
+# For the targets of a folder and of those below it. Called once all are there. Sources with their own flags (those of
 # the emulated GPU) stay alone, and so do the headers of headers_alone, whose purpose that is.
 function(hotrow_use_unity_builds folder)
   if(NOT HOTROW_UNITY)

@@ -18,7 +18,7 @@ set(roots
     ops/dot_interaction.h
     ops/fm_interaction.h
     ops/mlp.h
-    # A trainer of a model of one's own (docs/models.md).
+    # A trainer of one's own model (docs/models.md).
     models/programs/model_program.h
     models/zoo/layers/linear_layers.h
     models/zoo/layers/mlp_layer.h

@@ -4,7 +4,7 @@
   unity_groups.py < LINES    each line: target, tab, path of a source
 
 Prints for each source that shares a unity file: path, tab, name of its group. Sources that give the
-same name a meaning of their own (in an anonymous namespace, by a macro or a using-declaration) come
+same name their own meaning (in an anonymous namespace, by a macro or a using-declaration) come
 into different groups. Names are found line by line, which is enough for formatted code; what it
 misses is an error of the compiler.
 """

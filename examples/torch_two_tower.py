@@ -96,7 +96,7 @@ def main() -> None:
     first = hotrow.uniform(0.1)
     tables = hotrow.torch.EmbeddingCollection(
         [hotrow.Table("users", arguments.dim, ["user"], optimizer=adagrad, initializer=first),
-         # A user's history has rows of its own, pooled to their mean.
+         # A user's history has its own rows, pooled to their mean.
          hotrow.Table("histories", arguments.dim, ["history"], "mean", adagrad, first),
          hotrow.Table("items", arguments.dim, ["item"], optimizer=adagrad, initializer=first),
          hotrow.Table("categories", arguments.dim, ["category"], optimizer=adagrad,

@@ -10,7 +10,7 @@ import os
 import sys
 
 TABLE_LINES = 40
-# Of each part of gpu_bench, what the table shows. Everything is in the JSON.
+# What the table shows of each part of gpu_bench. Everything is in the JSON.
 SHOWN = ("device copy, by the driver", "host to device, page-locked", "both directions at once", "random rows, dim 128",
          "kernel reads page-locked rows, dim 128", "65536 x 479-1024", "65536 x 479-1024 padded",
          "find dim 128 load 0.90 hits 1.0", "find in place dim 128 load 0.90 hits 1.0", "insert dim 64 load 1.00 hits 0.6",

@@ -193,7 +193,7 @@ step_tests() {
   [[ $toy -eq 1 ]] && filter='*EmptyBatch*:*NoRows*:*NoItems*:*AnEmpty*:*AreFine*:GpuBenchCliTest.S*:DlrmGpuCliTest.R*:*RowCacheCudaRaceTest*/0'
   test_rows tests 120 --filter="$filter" --timeout=$((90 * patience)) --jobs=$([[ $toy -eq 1 ]] && echo 4 || echo 8)
 }
-# Equal seeds: a GPU learns what the CPU learns, and its bits repeat, whatever lies below it.
+# Equal seeds: a GPU learns what the CPU learns, and its bits repeat, with anything below it.
 step_dlrm() {
   local small=(--data=synthetic:tables=26,rows=20000,samples=200k,valid=20k,test=20k --embedding_dim=16 --seed=7
     --dense_arch_layer_sizes=128-64-16 --over_arch_layer_sizes=128-64-1 --batch_size=2048 --store_bytes=512MiB)

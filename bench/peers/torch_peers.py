@@ -341,7 +341,7 @@ def main():
     device = torch.cuda.get_device_name() if a.device == "cuda" else "cpu"
 
     def write(figures):
-        # After each figure, so that one that takes too long costs no other.
+        # After each figure, so that a slow one costs no other.
         with open(a.report + ".new", "w", encoding="utf-8") as out:
             json.dump({"peer": "PyTorch " + torch.__version__, "device": device, "figures": figures}, out, indent=1)
         os.replace(a.report + ".new", a.report)

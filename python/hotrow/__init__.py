@@ -1,4 +1,4 @@
-"""hotrow: embedding tables that outgrow memory, with the same bits whatever their cache and store.
+"""hotrow: embedding tables that outgrow memory, with the same bits over any cache and store.
 
     import hotrow
     tables = hotrow.EmbeddingCollection([hotrow.Table("items", dim=64)],

@@ -498,7 +498,7 @@ def default(kind: type, name: str) -> Any:
 
 
 def text_of(function: Callable[..., int], handle: Optional[int]) -> str:
-    """A text of the library, whatever its length."""
+    """A text of the library, of any length."""
     needed = c_uint64(4096)
     while True:
         buffer = ctypes.create_string_buffer(needed.value)

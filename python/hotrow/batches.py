@@ -127,7 +127,7 @@ _BATCH = struct.Struct("@QqPqP")
 
 
 class BatchReader:
-    """Turns batches into what the library reads. Each thread has one of its own.
+    """Turns batches into what the library reads. Each thread has its own.
 
     `keep` holds what the addresses point to until the call has returned.
     """
@@ -458,7 +458,7 @@ def _matrix(array: Any, rows: int, cols: int, name: str, out: Any, at: int) -> N
 
 
 class MatrixWriter:
-    """Describes outputs and gradients to the library. Each thread has one of its own."""
+    """Describes outputs and gradients to the library. Each thread has its own."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -525,7 +525,7 @@ class EmbeddingCollection(_abi.Owner):
         keys: [K] uint64 or int64, distinct. rows: [K, dim], finite; taken as float32. For between
         two steps: none may be outstanding (hotrow.errors.FailedPrecondition; also for a table with
         weight_decay_mode "table"). Durable with the next checkpoint. Collective: each rank gives
-        rows of its own, of keys that any rank may keep.
+        its own rows, of keys that any rank may keep.
         """
         dim = self._dim(table)
         keys = _keys(keys)

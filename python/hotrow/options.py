@@ -154,7 +154,7 @@ class Table:
     read_only_features: of `features`, those whose lookups get no gradient. frozen: all of them:
     nothing is trained, no row is made, and unseen ids read their first values.
     admission: which ids get a row: "always", "lookups:3" (in the step of the third lookup),
-    "lookups:3:100000" (counted anew after so many steps without one), "coin:0.1" (each lookup with
+    "lookups:3:100000" (counted again after so many steps without one), "coin:0.1" (each lookup with
     this probability). ttl_steps: rows that no step has updated for more than so many read as new;
     0: never. min_rows: with ttl_steps, so many rows of the latest updates stay. max_rows: above it
     those of the oldest updates go, or with max_rows_by="score" those of the lowest scores. Both of
@@ -192,7 +192,7 @@ class Table:
 @dataclass(frozen=True)
 class Memory:
     """In memory, at most `memory` bytes. snapshot_dir: only for callers that take snapshots
-    themselves; checkpoints have a directory of their own."""
+    themselves; checkpoints have their own directory."""
 
     kind: ClassVar[str] = "memory"
     memory: Bytes = "1GiB"

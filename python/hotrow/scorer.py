@@ -106,12 +106,12 @@ class Scorer(_abi.Owner):
         self.num_tasks: int = told["num_tasks"]
         #: One for each task; empty: not known.
         self.labels: List[str] = told["labels"]
-        #: Of all tables.
+        #: The rows of all tables.
         self.rows: int = told["rows"]
         #: Taken of `memory`.
         self.table_bytes: int = told["table_bytes"]
         self.max_batch_size: int = told["max_batch_size"]
-        #: Of what `score_lines` takes; None: the model has no schema of lines.
+        #: The columns of what `score_lines` takes; None: the model has no schema of lines.
         self.line_columns: Optional[List[str]] = told["line_columns"]
         #: What the model lacks, and what stands in its place.
         self.notes: List[str] = told["notes"]

@@ -38,7 +38,7 @@ set(_cuda_sources
     tell_host_cuda_test.cu
     unique_cuda_test.cu)
 if(HOTROW_EMULATED_GPU)
-  list(REMOVE_ITEM _cuda_sources cublaslt_test.cc)  # has a cublasLt of its own
+  list(REMOVE_ITEM _cuda_sources cublaslt_test.cc)  # has its own cublasLt
 endif()
 if(HOTROW_HAVE_CUDA)
   hotrow_add_test(

@@ -124,7 +124,7 @@ class FieldsTest(unittest.TestCase):
         options = taken[0]
         self.assertEqual(
             self.differing(options, _abi.default(_abi.Options, "collection_options")),
-            # Of tables on a GPU, which the package does not have.
+            # Those of tables on a GPU, which the package does not have.
             {name for name, _ in _abi.Options._fields_}
             - {"struct_size", "cache_device_bytes", "cache_device_index_bytes"},
         )

@@ -26,7 +26,7 @@ def batch(step):
 
 
 def train(folder, store, stop):
-    """A model of its own: one weight a column, in `dense`. Prints the step where it goes on, and
+    """A model by itself: one weight a column, in `dense`. Prints the step where it goes on, and
     what it ended with."""
     os.makedirs(folder, exist_ok=True)
     kinds = {

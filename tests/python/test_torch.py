@@ -1,4 +1,4 @@
-"""Tables in a torch model: the rows that numpy steps give, whatever way a batch takes."""
+"""Tables in a torch model: the rows that numpy steps give, on any way that a batch takes."""
 
 import copy
 import gc
@@ -151,7 +151,7 @@ class DatasetTest(unittest.TestCase):
 
 class StepsTest(unittest.TestCase):
     def test_batches_of_equal_bags_and_others_in_turns(self):
-        """Equal ones take a way of their own, whose memory is that of the others."""
+        """Equal ones take their own way, whose memory is that of the others."""
         with make() as tables:
             train(Model(tables), [batch_of(seed) for seed in range(3)])
             tables.eval()

@@ -376,7 +376,7 @@ class JobsTest(unittest.TestCase):
             theirs = self.results(launch(ranks, "--ranks=mpi", mpi=True))
             if ranks == 2:
                 self.assertEqual(ours, theirs)
-            else:  # Gloo and MPI add up four gradients of the dense layer in orders of their own
+            else:  # Gloo and MPI add up four gradients of the dense layer in their own orders
                 np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=2e-6)
 
     def test_a_rank_that_dies_is_named_and_the_agent_starts_the_job_again(self):

@@ -43,7 +43,7 @@ class Work:
             self.step: Step = direct.prefetch(passes.collection, parts[0])
         else:
             decoded = [decode(part, passes.names) for part in parts]
-            # Of each output, where the part of a batch begins.
+            # Where each batch's part of an output begins, by output.
             self._bounds = [
                 [0, *itertools.accumulate(column)]
                 for column in zip(*(passes.sizes_of(batch) for batch in decoded))

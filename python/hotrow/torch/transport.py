@@ -90,8 +90,8 @@ class Transport:
         tables = hotrow.torch.EmbeddingCollection(..., communicator=ranks)
 
     group: a process group; by default all ranks. Rows lie in host memory, so they travel by Gloo in
-    a group of its own, whatever the backend of the model's gradients. All ranks of the group make
-    it at the same point. A rank that ends, or is silent, ends the calls of all others with an error
+    their own group, with any backend of the model's gradients. All ranks of the group make it at
+    the same point. A rank that ends, or is silent, ends the calls of all others with an error
     that names it, by its number in the job.
     """
 
@@ -132,10 +132,10 @@ class Transport:
         # and nobody may ever receive it: Gloo would read memory that is gone, or forget what is
         # sent behind it, the word of the error. An error ends the job, so it stays for good.
         self._sent: List[Any] = []
-        self._words: List[Any] = []  # of errors, likewise
+        self._words: List[Any] = []  # of errors, with their memory
         self._rooms: Dict[int, torch.Tensor] = {}  # of each rank, for what is sent to it
-        # The last headers to come, likewise: where one has nowhere to go Gloo reads no further, and
-        # the other channels between the two ranks would hear no more.
+        # The last headers to come, with theirs: where one has nowhere to go Gloo reads no further,
+        # and the other channels between the two ranks would hear no more.
         self._awaited: List[Any] = []
         number = family.add(self)
         self._head_tag, self._body_tag = 2 * number, 2 * number + 1
@@ -209,7 +209,7 @@ class Transport:
                 try:
                     work = self._family.group.send([head], p, self._head_tag)
                 except RuntimeError:
-                    continue  # that one is gone
+                    continue  # it is gone
                 self._words.append((work, head))
 
     def _copy(self, p: int, view: memoryview) -> torch.Tensor:
