@@ -18,9 +18,9 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-// Smaller pieces come from the heap. Larger ones do not: pieces that are made anew a little larger
-// again and again, as those of the stores' indexes are, would leave holes in it that nothing fits,
-// memory that no budget counts.
+// Smaller pieces come from the heap. Larger ones do not: pieces that are made a little larger again
+// and again, as those of the stores' indexes are, would leave holes in it that nothing fits, memory
+// that no budget counts.
 constexpr int64_t kMapFromBytes = int64_t{128} << 10;
 
 absl::Status OutOfMemory(int64_t bytes) {
@@ -89,7 +89,7 @@ void HostMemory::Free(void* data, int64_t bytes) const {
 
 absl::Status PopulatePages(std::byte* data, int64_t bytes) {
   if (bytes == 0) return absl::OkStatus();
-  // Of Linux 5.14 and newer; the headers may be older.
+  // There since Linux 5.14; the headers may be older.
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
   if (::madvise(data, static_cast<size_t>(bytes), kPopulateWrite) == 0) return absl::OkStatus();
   if (errno != EINVAL && errno != ENOSYS) {

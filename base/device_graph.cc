@@ -31,7 +31,7 @@ absl::StatusOr<DeviceGraph> DeviceGraph::Capture(
   HOTROW_ASSIGN_OR_RETURN(const StreamHandle stream, CreateStream());
   ExecContext recording = ctx;
   recording.stream = stream.get();
-  // Of this thread alone: others allocate on the device while they fetch rows.
+  // Captures this thread alone: others allocate on the device while they fetch rows.
   HOTROW_CUDA_RETURN_IF_ERROR(
       cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
   const absl::Status status = enqueue(recording);

@@ -27,7 +27,7 @@ namespace hotrow {
 
 namespace internal {
 
-// Does what it is given in order, on a thread of its own. After an error it does nothing more.
+// Does what it is given in order, on its own thread. After an error it does nothing more.
 class LaggingQueue {
  public:
   explicit LaggingQueue(std::chrono::microseconds lag) : lag_(lag) {

@@ -255,7 +255,7 @@ absl::Status ReadComment(LineReader* line, MetricFamilies* families) {
   return line->Error("an unknown TYPE");
 }
 
-// The family of a sample: that of its own name, or of a histogram whose part it is.
+// The family of a sample: that of its name, or of a histogram whose part it is.
 MetricFamily& FamilyOf(const std::string& name, MetricFamilies* families) {
   if (families->contains(name)) return (*families)[name];
   for (const std::string_view suffix : {"_bucket", "_sum", "_count"}) {

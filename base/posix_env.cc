@@ -82,7 +82,7 @@ class PosixFile : public File {
     return ErrnoToStatus(error_number, absl::StrCat("allocate ", bytes, " bytes of ", path_));
   }
   absl::Status Close() override {
-    // Linux releases the descriptor whatever close returns, so it is never called twice for one.
+    // Linux releases the descriptor also where close fails, so it is never called twice for one.
     if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) return LastError("close", path_);
     return absl::OkStatus();
   }

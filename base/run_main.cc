@@ -19,7 +19,7 @@ namespace {
 constexpr int kExitError = 1;
 constexpr rlim_t kStackBytesMin = 512 << 10;
 
-// Of the terminate handler, which gets no argument.
+// For the terminate handler, which gets no argument.
 const char* program_name = "hotrow";
 
 // Allocates nothing: there may be no memory left.

@@ -211,7 +211,7 @@ class UringIoQueue : public IoQueue {
   io_uring ring_ = {};
   bool open_ = false;
   bool one_thread_ = false;  // of the open ring
-  uint64_t thread_ = 0;      // that one; 0 before the first Run
+  uint64_t thread_ = 0;      // its one thread; 0 before the first Run
 };
 
 }  // namespace

@@ -187,7 +187,7 @@ absl::Status Launched(const char* call) {
   return CudaToStatus(cudaGetLastError(), absl::StrCat("AddressIndex::", call, ": kernel launch"));
 }
 
-// One allocation of its own, as the cache's: buckets, then the counters.
+// One separate allocation, as the cache's: buckets, then the counters.
 class CudaAddressIndex : public AddressIndex {
  public:
   static absl::StatusOr<std::unique_ptr<AddressIndex>> Create(int64_t buckets) {

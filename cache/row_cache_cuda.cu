@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   cache->gpu_warps_ = int64_t{processors} * kProcessorWarps;
 
-  // One allocation of its own, not from the pool of stream-ordered memory, which takes more from
+  // One separate allocation, not from the pool of stream-ordered memory, which takes more from
   // the device than it is asked for.
   void* memory = nullptr;
   HOTROW_RETURN_IF_ERROR(
@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
     partitions.push_back(EmptyPartition(geometry, p, cache->view_.map.FirstBucket(p)));
   }
   HOTROW_ASSIGN_OR_RETURN(const StreamHandle stream, CreateStream());
-  // Metadata lies behind the rows; rows begin with whatever the memory held.
+  // Metadata lies behind the rows; rows begin with what the memory held.
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
       base + layout.buckets, 0, static_cast<size_t>(layout.bytes - layout.buckets), stream.get()));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(cache->view_.partitions, partitions.data(),
@@ -300,7 +300,7 @@ absl::StatusOr<int64_t> CudaRowCache::TakeMarks(const ExecContext& ctx,
         view_, slots.data() + looked, window, masks_.data());
     HOTROW_RETURN_IF_ERROR(Launched("TakeMarks"));
     HOTROW_RETURN_IF_ERROR(WaitFor(ctx, "TakeMarks"));
-    // As many as one launch takes. When there are more, the window begins anew behind the last.
+    // As many as one launch takes. When there are more, the window begins again behind the last.
     const int64_t room = std::min(most - *taken, staging_.list);
     int64_t chosen = 0;
     ForEachBit(masks_.data(), words, [&](int64_t position) {

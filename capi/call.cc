@@ -9,7 +9,7 @@
 namespace hotrow::capi {
 namespace {
 
-// Of a fixed size, so that a thread without memory can say that it has none.
+// A fixed size, so that a thread without memory can say that it has none.
 constexpr size_t kMessageBytes = 4096;
 thread_local char last_message[kMessageBytes] = "";
 

@@ -17,7 +17,7 @@ constexpr int32_t kThreadsMax = 1024;
 
 hotrow_context_options DefaultContext() { return {.struct_size = sizeof(hotrow_context_options)}; }
 
-// Of this process: what taskset or a container leaves it.
+// The processors of this process: what taskset or a container leaves it.
 int32_t NumProcessors() {
   cpu_set_t set;
   CPU_ZERO(&set);

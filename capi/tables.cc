@@ -110,7 +110,7 @@ absl::Status CheckStart(const Start& start, const hotrow_collection_options& opt
                                {.flag = absl::StrCat("resume from ", saved.dir),
                                 .train_anew = "train anew with another checkpoint_dir"});
   }
-  // Of another model the tables are taken.
+  // The tables of another model are taken.
   wanted.model = saved.model;
   wanted.num_dense = saved.num_dense;
   wanted.num_parameters = saved.num_parameters;
@@ -122,7 +122,7 @@ absl::Status CheckStart(const Start& start, const hotrow_collection_options& opt
 absl::Status OpenFrom(const Start& start, const EmbeddingCollectionOptions& made,
                       StartOptions* out) {
   const SavedModel& saved = *start.saved;
-  // Of settled tables, too: keys without a row have missed the steps.
+  // With settled tables, too: keys without a row have missed the steps.
   if (start.resumed && saved.training.has_value() && saved.training->settings == DecayOf(made)) {
     out->learning_rates = saved.training->learning_rates;
     out->settled_steps = saved.training->first_step;

@@ -40,7 +40,7 @@ constexpr int kNoticeTag = 0;
 constexpr int kTagsPerChannel = 256;
 
 // A message begins with a header, and its bytes come along where they are this few; more follow in
-// pieces of their own. So a rank knows what a peer sends before it lets MPI write anything to the
+// separate pieces. So a rank knows what a peer sends before it lets MPI write anything to the
 // buffers of its caller, and the receive that is posted blindly is as large as any that may come.
 // That is no luxury: a receive of Open MPI that copies straight from the sender's memory writes
 // past its end where the sender has more. Header and bytes together stay below 4 KiB, where
@@ -86,7 +86,7 @@ absl::Status MpiToStatus(int error, std::string_view what) {
 #define HOTROW_MPI_RETURN_IF_ERROR(expression) \
   HOTROW_RETURN_IF_ERROR(MpiToStatus(expression, #expression))
 
-// Of all families of this process: after so long without an answer ranks are given up.
+// The longest of all families of this process: after so long without an answer ranks are given up.
 std::atomic<double> longest_timeout_seconds{0};
 
 // Ends MPI once all ranks are at their end. MPI_Finalize would wait for ever for a rank that
@@ -687,7 +687,7 @@ class MpiCommunicator final : public Communicator {
   const int channel_;
   std::unique_ptr<Firsts> firsts_;
   uint64_t exchange_ = 0;
-  // Of the exchange under way.
+  // The exchange under way.
   int tag_ = 0;
   std::vector<Piece> pieces_;
   std::vector<MPI_Request> requests_;

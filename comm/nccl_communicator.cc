@@ -331,7 +331,7 @@ class Nccl final : public NcclCommunicator {
   }
 
   // Ends the calls under way when one of them fails or is silent. So whoever waits for the device,
-  // by whatever means, waits no longer than that.
+  // by any means, waits no longer than that.
   void Watch() {
     const auto guard = CudaDeviceGuard::Set(device_);
     // A graph that another thread captures is none of this one's concern: it may ask for events.

@@ -37,7 +37,7 @@ absl::Status DeviceKeys::Grow(int64_t num_lookups, int64_t num_tables, DeviceStr
   }
   // What is enqueued may still use what is given back here.
   HOTROW_RETURN_IF_ERROR(stream->Wait());
-  row_offsets_ = {};  // which comes last: after an error all is asked for anew
+  row_offsets_ = {};  // which comes last: after an error all is asked for again
   const int64_t n = WithSlack(num_lookups);
   HOTROW_RETURN_IF_ERROR(values_.Reserve(n, memory));
   HOTROW_RETURN_IF_ERROR(keys_.Reserve(n, memory));

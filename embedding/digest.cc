@@ -17,8 +17,8 @@
 namespace hotrow::internal {
 namespace {
 
-// Of copies that are made at a time: some tasks for each of many threads, and little beside the
-// budgets, which are used up when a run ends.
+// Bytes of copies that are made at a time: some tasks for each of many threads, and little beside
+// the budgets, which are used up when a run ends.
 constexpr int64_t kCopiedBytes = int64_t{1} << 20;
 constexpr int64_t kRowsPerTask = 64;
 

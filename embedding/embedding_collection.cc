@@ -93,7 +93,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::unique_ptr<RowRounding> rounding;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
-  // Of several ranks that are staged: the exchanges of steps, and rows of evaluations.
+  // For several ranks that are staged: the exchanges of steps, and rows of evaluations.
   std::unique_ptr<DeviceKeyShuffle> device_keys;
   std::unique_ptr<DeviceRowShuffle> device_rows;
   std::unique_ptr<RowLife> life;
@@ -141,7 +141,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   }
   // RowShuffle::RunTogether, whose thread begins without a device.
   absl::Status RunTogether(absl::FunctionRef<absl::Status()> work);
-  // Of several ranks: rows or gradients are under way.
+  // Whether rows or gradients of several ranks are under way.
   bool exchanging() const {
     return shuffle != nullptr &&
            (shuffle->busy() || (device_rows != nullptr && device_rows->busy()));
@@ -190,7 +190,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
                           float learning_rate_factor, const uint32_t* skip);
   absl::Status UpdateRowsFused(const internal::StepBatch& b, const EmbeddingGradient& gradient,
                                float learning_rate_factor);
-  // Of EmbeddingResiduals.
+  // What EmbeddingResiduals asks for.
   bool kept() const override { return residuals != nullptr; }
   absl::StatusOr<HostBuffer<std::byte>> Save() override;
   absl::StatusOr<bool> Load(std::span<const std::byte> bytes) override;

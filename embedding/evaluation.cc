@@ -39,7 +39,7 @@ absl::Status Evaluation::EnsureStaging() {
 }
 
 int64_t Evaluation::SliceLookups() const {
-  // Of several ranks each may be asked for the rows of all of them.
+  // Each of several ranks may be asked for the rows of all of them.
   const int64_t ranks = shuffle_ == nullptr ? 1 : shuffle_->world_size();
   return staging_bytes_ / plan_.classes.back().row_bytes / ranks;
 }

@@ -41,7 +41,7 @@ Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const Plan& pl
       pipeline_(options.prefetch_depth > 0, Stages(ctx, options.prefetch_depth > 0)) {}
 
 StepPipeline::Stages Prefetcher::Stages(const ExecContext& ctx, bool threaded) {
-  // The pipeline's threads have no device of their own; the caller's thread has.
+  // The pipeline's threads have no device; the caller's thread has.
   const ExecContext its = threaded ? ctx : ctx.OnHost();
   return {
       .first = [this, its](StepPipeline::Job* job) -> absl::Status {
@@ -113,7 +113,7 @@ absl::Status Prefetcher::Place(PrefetchedStep* step) {
   return status;
 }
 
-// Rows that this step shares with the one before may still be on their way for that one: they are
+// Rows that this step shares with the one before may still be on their way for it: they are
 // placed, so they count as hits, and are there before this step's own are read.
 absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
   TierStep* const rows = &step->tiers;
@@ -157,7 +157,7 @@ absl::Status Prefetcher::Fill(PrefetchedStep* step) {
   const absl::Status enqueued = b.upload.Run(
       ctx_, [tiers = tiers_, in_tiers = &step->tiers, rows = b.served_on_device().rows()](
                 const ExecContext& here) { return tiers->Resolve(here, in_tiers, rows); });
-  // Whatever was enqueued: it reads what the step holds.
+  // All that was enqueued reads what the step holds.
   const absl::Status done = b.upload.Wait();
   return enqueued.ok() ? done : enqueued;
 }

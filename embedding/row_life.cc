@@ -28,7 +28,7 @@ constexpr int64_t kFewAged = 8;
 constexpr int64_t kLooksPerAgedRow = 4;
 // Fewer rows at a time are not worth a call, unless the store has fewer.
 constexpr int64_t kDropRowsMin = 4096;
-// How often the store's rows are counted anew, in steps.
+// How often the store's rows are counted again, in steps.
 constexpr int64_t kCountEvery = 1024;
 // All counters are looked at twice in the time after which they are forgotten.
 constexpr int64_t kSweepsPerAge = 2;
@@ -37,7 +37,7 @@ constexpr int64_t kLookGrain = 2048;
 // Keys between a prefetch and its use: about the misses that a core has under way.
 constexpr size_t kPrefetchAhead = 16;
 
-// Of a coin: what 32 random bits stay below with this probability.
+// What 32 random bits stay below with this probability: a coin.
 uint64_t CoinThreshold(double probability) {
   return static_cast<uint64_t>(std::llround(probability * 0x1p32));
 }
@@ -245,7 +245,7 @@ void RowLife::AdmitByCount(const Admission& admission, const TableKeys& keys,
                            std::span<const size_t> candidates, std::span<const int32_t> lookups,
                            uint32_t step, std::vector<uint8_t>* trained) {
   const uint32_t oldest = OldestOf(admission, step);
-  // Of the next candidates, a ring.
+  // The homes of the next candidates, a ring.
   std::array<LookupCounters::Slot, kPrefetchAhead> homes;
   const auto prefetch = [&](size_t c) {
     homes[c % kPrefetchAhead] = counters_.PrefetchHome(keys.keys[candidates[c]]);
@@ -355,7 +355,7 @@ absl::Status RowLife::EndStep(uint32_t step) {
   counts_.clear();
   joined_.clear();
   rejected_keys_ += std::exchange(rejected_now_, 0);
-  // Of the step to come.
+  // The step to come.
   const uint64_t next = uint64_t{step} + 1;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     const auto ttl = static_cast<uint64_t>(ConfigOf(t).ttl_steps);

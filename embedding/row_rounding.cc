@@ -21,7 +21,7 @@ bool WasUpdated(const RowLayout& layout, const std::byte* row) {
   return last_step > 0;
 }
 
-// The form in which this row is read: serving makes the first values anew, and has codes only of
+// The form in which this row is read: serving makes the first values itself, and has codes only of
 // rows that it keeps.
 ServingRows FormOf(ServingRows form, const RowLayout& layout, const std::byte* row) {
   return IsAffine(form) && !WasUpdated(layout, row) ? ServingRows::kAsTrained : form;

@@ -15,8 +15,8 @@ constexpr uint64_t kBlockGap = 4;
 constexpr uint32_t kRangesPerSum = 256;
 constexpr uint32_t kSums = kScoreRanges / kRangesPerSum;
 
-// Of counts that do not all fit: goes down from the last one and adds those that do to *above.
-// Returns the first that does not.
+// Goes down from the last of counts that do not all fit and adds those that do to *above. Returns
+// the first that does not.
 uint32_t FirstTooMany(std::span<const int64_t> counts, int64_t most, int64_t* above) {
   auto at = static_cast<uint32_t>(counts.size()) - 1;
   while (*above + counts[at] <= most) {

@@ -314,7 +314,7 @@ absl::Status TakeIds(const Plan& plan, ThreadPool* pool, BagsOf bags_of, TakeArr
   return absl::InternalError("a wrong id has become right: the batch changes while it is read");
 }
 
-// As TakeIds. Of features without weights they are 1.
+// As TakeIds. Those of features without weights are 1.
 absl::Status TakeWeights(const Plan& plan, ThreadPool* pool, BagsOf bags_of, TakeArrays arrays,
                          TakenBatch* taken) {
   const size_t num_features = plan.features.size();

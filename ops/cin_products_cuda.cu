@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kTile = kWarpThreads;
 constexpr int kBlockWarps = kThreadsPerBlock / kWarpThreads;
-// Of a warp, in shared memory. A column of it lies in 32 banks.
+// A warp's tile, in shared memory. A column of it lies in 32 banks.
 using Tile = float[kTile][kTile + 1];
 
 // How a warp walks over a part of a matrix of up to 32 columns: 2^log lanes take a row.

@@ -23,7 +23,7 @@ absl::Status CheckSizes(const char* op, int64_t batch_size, int32_t width) {
   return absl::OkStatus();
 }
 
-// Of `width` columns that are read (or written, where rows must be apart).
+// Checks `width` columns that are read (or written, where rows must be apart).
 template <typename T>
 absl::Status CheckColumns(const char* op, const char* name, const Columns<T>& columns,
                           int32_t width, int64_t row_stride_min) {

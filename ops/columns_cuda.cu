@@ -35,9 +35,9 @@ __device__ void MoveRow(const MoveColumnsArgs& args, int64_t r) {
       [&](int64_t i, float value) { to[args.to.Offset(i)] = value; });
 }
 
-// kLanes threads a row, which do all moves of it one after the other. Of narrow rows a thread takes
-// a whole one: most of a warp would have nothing to do, and the threads of a warp read rows that
-// lie together.
+// kLanes threads a row, which do all moves of it one after the other. A thread takes a whole narrow
+// row: most of a warp would have nothing to do, and the threads of a warp read rows that lie
+// together.
 // Bytes: a sample, for each column 8 copied, 12 added, 4 spread or zero
 template <int kLanes>
 __global__ void __launch_bounds__(kThreadsPerBlock) MoveColumnsKernel(MoveTable table) {

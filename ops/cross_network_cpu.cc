@@ -70,7 +70,7 @@ class CrossCpu : public CrossEngine {
     HostBuffer<float> hidden;           // h [B, stride of rank]
     HostBuffer<float> hidden_gradient;  // d(loss)/dh, the same
     HostBuffer<float> bias_sums;        // of the gradient of b, one row for each chunk
-    HostBuffer<float> weight_sums;      // kVector: of the gradient of w, likewise
+    HostBuffer<float> weight_sums;      // kVector: of the gradient of w, the same
   };
   struct Pass {  // the one that is being made
     ConstMatrix x = {nullptr, 0};
@@ -115,7 +115,7 @@ class CrossCpu : public CrossEngine {
   const CrossShape shape_;
   const DensePrecision precision_;
   std::vector<Layer> layers_;
-  // Of all layers: those of layer l are 2 l and 2 l + 1 with a rank, else l.
+  // The blocks of all layers: those of layer l are 2 l and 2 l + 1 with a rank, else l.
   WeightBlocks blocks_;
   Pass pass_;
   Bf16Products products_;

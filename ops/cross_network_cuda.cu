@@ -111,7 +111,7 @@ class CrossMatrixCuda : public CrossEngine {
     return l == 0 ? ConstMatrix(args.x, args.x_stride)
                   : Matrix{layers_[l - 1].outputs.data(), shape_.stride};
   }
-  // Rows of our own are padded with zeros.
+  // Our rows are padded with zeros.
   int64_t RoomOfInput(size_t l) const { return l == 0 ? 0 : shape_.stride; }
   static ColumnMajorProduct WithRooms(ColumnMajorProduct product, int64_t a, int64_t b, int64_t c) {
     product.a_room = a;

@@ -272,7 +272,7 @@ absl::Status CrossMatrixHalfCuda::LayerGradient(CudaStream beside, size_t l, int
                                                 const CrossNetwork::BackwardArgs& args) {
   Layer& layer = layers_[l];
   const int64_t width = shape_.width;
-  // Of the map with the bias: W, or U.
+  // The map with the bias: W, or U.
   const bool low_rank = shape_.low_rank();
   const int64_t in = low_rank ? shape_.rank : width;
   const int64_t stride = low_rank ? h_stride_ : in_stride_;

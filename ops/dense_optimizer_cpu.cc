@@ -33,7 +33,7 @@ void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step
   });
 }
 
-// Lays the tensors end to end and cuts that line into chunks of equal size, whatever the tensors'
+// Lays the tensors end to end and cuts that line into chunks of equal size, for tensors of any
 // lengths.
 template <typename Step>
 void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Step& step,

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kSlotsPerValue = UniqueCpuWorkspace::kSlotsPerValue;
 
-// The same by sorting: slower, whatever the keys are.
+// The same by sorting: slower, but no keys are worse than others.
 int32_t SortKeys(const TableValues& values, UniqueEntry* entries, int32_t* slots) {
   struct Value {
     uint64_t key;
@@ -28,8 +28,8 @@ int32_t SortKeys(const TableValues& values, UniqueEntry* entries, int32_t* slots
   std::sort(sorted, sorted + n, [](const Value& a, const Value& b) {
     return a.key != b.key ? a.key < b.key : a.number < b.number;
   });
-  // Of each value the number of the first one with its key. Where the entries come to stand first,
-  // then where the sorted values stood, when those are not needed any more.
+  // The number of the first value with the same key, for each value. Where the entries come to
+  // stand first, then where the sorted values stood, when those are not needed any more.
   auto* firsts = reinterpret_cast<int32_t*>(entries);
   for (int64_t i = 0; i < n; ++i) {
     const bool same = i > 0 && sorted[i].key == sorted[i - 1].key;
@@ -58,7 +58,7 @@ int32_t SortKeys(const TableValues& values, UniqueEntry* entries, int32_t* slots
 
 namespace {
 
-// A DistinctKeys of its own, so that the compiler keeps it in registers.
+// Takes its own DistinctKeys, so that the compiler keeps it in registers.
 template <typename Use>
 int32_t AddAll(const TableValues& values, DistinctKeys keys, const Use& use) {
   const bool found = values.ForEach([&](const TableValues::Run& run) {

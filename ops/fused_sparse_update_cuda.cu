@@ -20,7 +20,7 @@
 // A tile takes a few rows that lie far apart in the batch, and walks their lookups as one stream:
 // each thread looks up what concerns one lookup (its gradient) or one row (address, state), so
 // these chains of dependent loads run side by side; then the quads of gradients and rows come by a
-// ring in shared memory (StreamTerms), whatever rows they are of, and a row moves when its last
+// ring in shared memory (StreamTerms), of any rows, and a row moves when its last
 // lookup is added. Rows of many lookups begin first, a tile each.
 //
 // Rows of 512 lookups and more are summed in runs (HotRowRun) by a launch before, which leaves the
@@ -31,7 +31,7 @@ namespace {
 constexpr char kOp[] = "FusedSparseUpdate";
 // A tile has the threads that sums of squares are made by, so narrow rows leave some idle.
 constexpr int32_t kLanesMin = kMeanSquareLanes;
-// A row of so many lookups gets a tile of its own, all of which begin first.
+// A row of so many lookups gets its own tile, and these begin first.
 constexpr int32_t kLongRow = 32;
 // How many rows a thread asks whether they are long.
 constexpr int32_t kChecks = 4;
@@ -110,7 +110,8 @@ struct FusedRows {
   RowTiles run_tiles;  // whole warps, which find more terms at a time
   int32_t dim;
 
-  // Of the sorted lookups. Lookups and rows have 32 bits, which saves registers.
+  // How many sorted lookups come before row u. Lookups and rows have 32 bits, which saves
+  // registers.
   __device__ int32_t LookupsBefore(int32_t u) const { return static_cast<int32_t>(row_offsets[u]); }
 
   struct Run {
@@ -320,7 +321,7 @@ class TileUpdater {
     float4 gradients = make_float4(0, 0, 0, 0);
     float squares = 0;
     float direction_squares = 0;
-    // What needs the whole row comes first, in passes of its own over the blocks of columns.
+    // What needs the whole row comes first, in its own passes over the blocks of columns.
     constexpr int kMean = 0;
     constexpr int kTrust = 1;
     constexpr int kMove = 2;
@@ -333,7 +334,7 @@ class TileUpdater {
       for (int32_t block = 0; block < batch_.tiles.blocks; ++block) {
         const auto column = static_cast<int32_t>(batch_.tiles.Column(block, tile_.lane));
         const int32_t width = RowTiles::Width(batch_.dim, column);
-        // Wide rows: summed anew, out of the caches, rather than kept.
+        // Wide rows: summed again, out of the caches, rather than kept.
         if (pass == kFirst || batch_.tiles.blocks > 1) {
           gradients = SumTileTerms<kSumStages>(
               tile_, memory_.terms, memory_.ring, runs > 1 ? runs : lookups, column, width,
@@ -382,7 +383,7 @@ class TileUpdater {
   static constexpr unsigned kFirst = 1;
   static constexpr unsigned kLast = 2;
   static constexpr unsigned kRowOne = 4;  // times the row's number in the group
-  // Of the ring: a gradient, weights and states each.
+  // Quads of a stage of the ring: a gradient, weights and states each.
   static constexpr int kStageQuads = 2 + Formula::kColumnStates;
   static constexpr int kStages = kRingQuads / kStageQuads;
   static constexpr int kSumStages = std::min(kRingQuads, 8);

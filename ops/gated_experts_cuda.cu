@@ -28,7 +28,7 @@ class Shares {
     sum_ = WarpSum(sum);
     group_ = Of(0);
   }
-  // Of expert first + lane; 0 where there is none. first is a multiple of 32.
+  // The weight of expert first + lane; 0 where there is none. first is a multiple of 32.
   __device__ float Group(int32_t first) const { return first == 0 ? group_ : Of(first); }
 
  private:

@@ -150,7 +150,7 @@ struct GemmCuda::Impl {
   struct Lane {
     CudaStream stream = nullptr;
     DeviceBuffer<std::byte> workspace;
-    // Of padded copies; kept, since graphs may have been recorded with them.
+    // Memory of padded copies; kept, since graphs may have been recorded with them.
     std::vector<DeviceBuffer<std::byte>> rooms;
   };
   static absl::StatusOr<std::byte*> Room(Lane& lane, int64_t bytes);
@@ -287,7 +287,7 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
   return absl::OkStatus();
 }
 
-// Tries a plan on numbers of its own: the same algorithm on fewer columns.
+// Tries a plan on its own numbers: the same algorithm on fewer columns.
 absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& key,
                                                   const Plan& plan, int64_t columns,
                                                   std::byte* work) const {
@@ -310,7 +310,7 @@ absl::StatusOr<std::string> GemmCuda::Impl::Probe(CudaStream on, const GemmKey& 
   const int64_t a_count = key.lda * (key.transpose_a ? key.m : key.k);
   const int64_t b_count = key.ldb * (key.transpose_b ? key.k : columns);
   const int64_t c_count = key.ldc * columns;
-  // Of the widest numbers, for all.
+  // Buffers of the widest numbers, for all.
   using Floats = DeviceBuffer<float>;
   HOTROW_ASSIGN_OR_RETURN(Floats a, Floats::Create(a_count, on));
   HOTROW_ASSIGN_OR_RETURN(Floats b, Floats::Create(b_count, on));

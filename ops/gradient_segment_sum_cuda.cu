@@ -14,7 +14,7 @@ constexpr char kOp[] = "GradientSegmentSum";
 constexpr int64_t kLookupsPerBlock = 4 * kThreadsPerBlock;
 // A tile has a thread a row of a group.
 constexpr int32_t kLanesMin = RowGroup::kRows;
-// A row of so many lookups gets a tile of its own, all of which begin first.
+// A row of so many lookups gets its own tile, and these begin first.
 constexpr int32_t kLongRow = 32;
 // How many rows a thread asks whether they are long.
 constexpr int32_t kChecks = 4;

@@ -36,7 +36,7 @@ absl::Status LinearTermInputGradCpu(ThreadPool* pool, const LinearTermInputGradA
   return absl::OkStatus();
 }
 
-// Sums run in the order of samples, whatever the pool.
+// Sums run in the order of samples, with any pool.
 absl::Status LinearTermWeightGradCpu(ThreadPool* pool, const LinearTermWeightGradArgs& args) {
   ParallelFor(pool, args.columns, kChunkColumns, [&](int64_t begin, int64_t end) {
     std::fill(args.weight_gradient + begin, args.weight_gradient + end, 0.0f);

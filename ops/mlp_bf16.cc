@@ -108,7 +108,7 @@ absl::Status MlpBf16::ForwardRows(const Mlp::ForwardArgs& args, int64_t begin, i
       Relu(rows * columns, y);
     }
     if (drops) Drop(layer, args, begin, end, floats);
-    // Of the last layer: Backward needs to know where y was zero.
+    // For the last layer: Backward needs to know where y was zero.
     if (drops || (args.training && layer.last && layer.relu)) {
       ToBf16(floats, columns, rows, columns, rows, columns, y);
     }

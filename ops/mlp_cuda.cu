@@ -16,7 +16,7 @@
 
 // Each layer is a product that adds the bias and does ReLU, whose mask of bits the backward pass
 // reads. Hidden rows are padded with zeros, which products write and read. The gradient of the bias
-// is a sum of its own: nothing says in which order cublasLt would add.
+// is a separate sum: nothing says in which order cublasLt would add.
 namespace hotrow::internal {
 namespace {
 

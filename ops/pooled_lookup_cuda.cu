@@ -12,12 +12,12 @@
 // A tile takes neighbouring bags, up to kBagsPerTile, whose lookups lie side by side.
 // Each thread looks up where the row of one lookup lies, so these chains of dependent loads
 // (offsets, inverse, address) run side by side; then the whole tile walks the lookups in order
-// (StreamTerms), whatever bags they are of, and stores a bag when its last lookup is added. Bags of
+// (StreamTerms), of any bags, and stores a bag when its last lookup is added. Bags of
 // one lookup are so read as fast as long ones.
 namespace hotrow::internal {
 namespace {
 
-// Of a multiprocessor, at least: bounds the registers of a thread to 64.
+// Blocks of a multiprocessor, at least: bounds the registers of a thread to 64.
 constexpr int kBlocksPerProcessor = 4;
 // Quads of a thread that are under way, 16 bytes each: 64 KiB of a multiprocessor. What shared
 // memory does not take is the L1's, which many find the hottest rows in.

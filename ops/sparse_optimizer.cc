@@ -94,7 +94,7 @@ absl::Status SparseOptimizerConfig::Validate() const {
   HOTROW_RETURN_IF_ERROR(CheckNotNegative("ftrl_beta", ftrl_beta));
   if (kind == SparseOptimizerKind::kFtrl && weight_decay_mode == WeightDecayMode::kDecoupled &&
       weight_decay != 0) {
-    // FTRL computes weights anew from its state in each step, so shrinking them beside it is
+    // FTRL computes weights again from its state in each step, so shrinking them beside it is
     // undone.
     return internal::InvalidField(kConfig, "weight_decay",
                                   "must be 0 with ftrl in decoupled mode (use l2)", weight_decay);

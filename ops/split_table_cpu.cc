@@ -120,7 +120,7 @@ void SplitTable::FindEarlier(int64_t block) const {
         if (found[i] < 0) continue;
         UniqueEntry& entry = entries[left[sought_at[i]]];
         const int64_t place = first + found[i];
-        // Of several later pieces each may have the key.
+        // Each of several later pieces may have the key.
         std::atomic_ref<int32_t> count(entries_[place].count);
         if (num_pieces_ == 2) {
           count.store(count.load(std::memory_order_relaxed) + entry.count,

@@ -24,7 +24,7 @@ absl::Status CheckOwnRows(const char* op, const JaggedRows& rows) {
                      : absl::OkStatus();
 }
 
-// Of a vector for each sample.
+// Checks a vector for each sample.
 absl::Status CheckVectors(const char* op, const char* name, const JaggedRows& rows,
                           const float* data, int64_t stride) {
   if (rows.batch_size == 0) return absl::OkStatus();

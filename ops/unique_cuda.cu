@@ -46,7 +46,7 @@ __device__ uint32_t Insert(const uint64_t* values, int32_t i, uint64_t salt, int
         slot.compare_exchange_strong(other, i, cuda::std::memory_order_relaxed)) {
       return static_cast<uint32_t>(s);
     }
-    // Now `other` is a position, of this key or of another. Of a hot key most values find an
+    // Now `other` is a position, of this key or of another. Most values of a hot key find an
     // earlier position here, and have only read.
     if (values[other] == key) {
       if (other > i) slot.fetch_min(i, cuda::std::memory_order_relaxed);

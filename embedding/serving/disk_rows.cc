@@ -65,7 +65,7 @@ uint32_t HeaderCrc(const HotKeysHeader& header) {
   return Crc32c(std::as_bytes(std::span(&header, 1)).subspan(0, offsetof(HotKeysHeader, crc)));
 }
 
-// Of which id a file in the directory is; empty: it is none of ours.
+// The id that a file in the directory is of; empty: it is none of ours.
 std::string_view IdOf(std::string_view name) {
   if (name.ends_with(kTemporaryEnd)) name.remove_suffix(sizeof(kTemporaryEnd) - 1);
   if (!name.ends_with(kRowFileEnd) || name.size() < kIdDigits + 1 || name[kIdDigits] != '-') {

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 constexpr int64_t kFirstRecords = 64;  // of a chunk that grows
 constexpr int64_t kKeyBytes = sizeof(uint64_t);
-// Of 12 places of a bucket: three quarters. A bucket is then full in some 8 % of the cases.
+// Three quarters of the 12 places of a bucket. A bucket is then full in some 8 % of the cases.
 constexpr int64_t kRowsPerBucket = 9;
 // What a table that changes makes room for beyond what it needs, so that it grows seldom: an
 // eighth of its rows.

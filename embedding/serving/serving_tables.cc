@@ -32,13 +32,14 @@ using internal::Widen;
 
 namespace {
 
-// Of a Scratch: a part of a call is then long enough that what it costs besides its rows is nothing
-// beside them. Rows on a disk want more, for a full queue; all Scratches have a part of the budget.
+// Bytes of a Scratch: a part of a call is then long enough that what it costs besides its rows is
+// nothing beside them. Rows on a disk want more, for a full queue; all Scratches have a part of the
+// budget.
 constexpr int64_t kScratchBytes = int64_t{1} << 20;
 constexpr int64_t kDiskScratchBytesMax = int64_t{8} << 20;
 constexpr int64_t kDiskScratchShare = 16;
 constexpr int64_t kScratchLookupsMin = 16;
-// Of a lookup in a Scratch beside rows: pointers, numbers, a key, and of a disk what a Reader has.
+// Bytes of a lookup in a Scratch beside rows: pointers, numbers, a key; on a disk a Reader's, too.
 constexpr int64_t kLookupBytes = 48;
 constexpr int64_t kDiskLookupBytes = 96;
 
@@ -373,7 +374,7 @@ absl::Status ServingTables::PoolRows(const Scratch::Part& part, Scratch* scratch
       if (row == nullptr) row = scratch->missing_rows[next++];
     }
   }
-  // Each lookup has a row of its own: rows that are looked up twice are read twice, in the order in
+  // Each lookup has its own row: rows that are looked up twice are read twice, in the order in
   // which the trainer reads them.
   const size_t had = scratch->inverse.size();
   if (had < n) {
@@ -450,7 +451,7 @@ absl::Status ServingTables::OpenDisk() {
                             .keys_max = lookups_max_,
                             .stop = options_.stop,
                             .share = share_.get()};
-  // Of a shared budget half, so that there is room for the tables that take their place.
+  // Half of a shared budget, so that there is room for the tables that take their place.
   if (options_.budget != nullptr) disk.limit_bytes /= 2;
   for (const ServingTable& table : options_.tables) {
     disk.tables.push_back(table.name);

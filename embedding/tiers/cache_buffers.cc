@@ -15,8 +15,8 @@ constexpr int64_t kMinStagingRows = 32;
 // A GPU is asked for a chunk in tens of microseconds; 32,768 rows of 512 bytes cross the bus in
 // some 300, so that asking is cheap and a step has several chunks, which overlap.
 constexpr int64_t kMaxStagingRowsGpu = 32768;
-// Of the buffers of a snapshot, rows that are held back must bridge the time until the snapshot is
-// captured; the others only need to feed the store.
+// Rows that are held back must bridge the time until a snapshot is captured; the other buffers of
+// the snapshot only need to feed the store.
 constexpr int64_t kMaxCopyRows = 4 * kMaxStagingRows;
 constexpr int64_t kMaxHeldBytes = int64_t{64} << 20;
 // Shares of a cache's budget, in 1/64.

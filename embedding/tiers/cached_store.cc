@@ -17,7 +17,7 @@ namespace {
 // Rows are pinned while their bytes are copied in, so many at a time: few beside the ways of an
 // ordinary cache.
 constexpr size_t kChunkKeys = 1024;
-// Of CachedStore's scratch and RowCache's for each of them.
+// Bytes of CachedStore's scratch and RowCache's for each of them.
 constexpr int64_t kScratchBytesPerKey = 128;
 
 int64_t ScratchBytes() { return static_cast<int64_t>(kChunkKeys) * kScratchBytesPerKey; }

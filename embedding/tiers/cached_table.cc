@@ -230,8 +230,8 @@ absl::Status CachedTable::PlaceChunks(const ExecContext& ctx, std::unique_lock<s
       HOTROW_RETURN_IF_ERROR(chunk.placed.Record(cache_->stream()));
     }
     lock.unlock();
-    // The rows that the chunk before evicted go to the store while this one is at work. Whatever
-    // the store says, what this one evicts must be noted.
+    // The rows that the chunk before evicted go to the store while this one is at work. What this
+    // one evicts must be noted, also where the store fails.
     const absl::Status written = outflow_->WriteBack(ctx);
     {
       TraceSpan span(ctx.trace, "probe");

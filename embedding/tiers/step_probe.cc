@@ -27,7 +27,7 @@ absl::Status StepProbe::Grow(GuardedCache* cache, int64_t num_keys, bool indexed
   }
   // What is enqueued may still read what is given back here.
   HOTROW_RETURN_IF_ERROR(cache->stream().Wait());
-  miss_positions_ = {};  // what is asked above comes last: after an error all is asked for anew
+  miss_positions_ = {};  // what is asked above comes last: after an error all is asked for again
   // A quarter more than is needed, so that batches of nearly equal size do not each take new
   // memory.
   const int64_t n = num_keys + num_keys / 4;
@@ -151,7 +151,7 @@ absl::Status StepProbe::TellUnplaced(const DeviceStream& stream) {
     HOTROW_RETURN_IF_ERROR(copy(rows.data(), known_rows_.data(), n));
     return copy(counts.data(), counts_.data(), counts.size());
   };
-  // Whatever was enqueued: it writes to these vectors.
+  // All that was enqueued writes to these vectors.
   absl::Status status = fetch();
   status.Update(stream.Wait());
   HOTROW_RETURN_IF_ERROR(status);

@@ -11,7 +11,7 @@
 namespace hotrow::internal {
 namespace {
 
-// Of the buffer that snapshots are written and read through: 1 MiB, less in a small store.
+// The size of the buffer that snapshots are written and read through: 1 MiB, less in a small store.
 int64_t StagingBytes(const HostStoreOptions& options) {
   return std::clamp(options.budget_bytes / 512 / 4096 * 4096, int64_t{4096}, int64_t{1} << 20);
 }

@@ -29,7 +29,7 @@ namespace hotrow::internal {
 namespace {
 
 // The first lines of TABLES and SNAPSHOT are these and a version. That of TABLES is the store's:
-// it covers LIVE, which has none of its own.
+// it covers LIVE, which has none.
 constexpr absl::string_view kTablesKind = "hotrow rocksdb store ";
 constexpr FormatVersions kTablesVersions = {.first = 1, .last = 1};
 constexpr absl::string_view kListKind = "hotrow rocksdb snapshot ";
@@ -49,7 +49,8 @@ std::span<const std::byte> BytesOf(absl::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Of the first line of a file whose checksum fits. Version 0: what is no number as it is written.
+// Checks the first line of a file whose checksum fits. Version 0: what is no number as it is
+// written.
 absl::Status CheckVersion(const std::string& path, absl::string_view line, absl::string_view kind,
                           const FormatVersions& readable) {
   uint64_t version = 0;
@@ -64,7 +65,7 @@ absl::Status CheckVersion(const std::string& path, absl::string_view line, absl:
 
 bool IsTableFile(absl::string_view name) { return absl::EndsWith(name, ".sst"); }
 
-// What a database may not be without or is made anew: RocksDB reads it no more.
+// A log for people: a database can be without it or makes it again, and never reads it.
 bool IsLog(absl::string_view name) { return name == "LOG" || absl::StartsWith(name, "LOG."); }
 
 // Our own files in the directory of a snapshot.

@@ -91,7 +91,7 @@ bool IsOutOfSpace(const rocksdb::Status& status) {
   return status.IsNoSpace() || status.subcode() == rocksdb::Status::kSpaceLimit;
 }
 
-// RocksDB starts threads when it first has work for them, and throws on whatever thread that is
+// RocksDB starts threads when it first has work for them, and throws on that thread
 // where the system has no room for one more. So those of its pools are started here, and `open`,
 // which starts one or two more, is watched as well.
 absl::Status WithThreads(int background_jobs, absl::FunctionRef<void()> open) {

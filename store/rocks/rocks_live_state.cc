@@ -57,8 +57,8 @@ uint64_t LiveNumber(const std::string& name) {
   return ParseHex16({digits.data(), digits.size()});
 }
 
-// A database of its own out of a snapshot's files. Table files never change, so they are shared by
-// a second name; the few others are copied.
+// Makes a separate database out of a snapshot's files. Table files never change, so they are shared
+// by a second name; the few others are copied.
 absl::Status RestoreSnapshot(const RocksSnapshot& snapshot, const std::string& to) {
   Env& env = PosixEnv();
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(to));
@@ -92,7 +92,7 @@ absl::Status RocksLiveState::Open(RocksEngine& engine) {
 }
 
 // Nothing was promised to anybody until the mark is gone: whoever finds it without LIVE begins
-// anew.
+// again.
 absl::Status RocksLiveState::Make(const RocksDirectory& directory, RocksEngine& engine) {
   if (options_.open_at != 0) {
     return absl::FailedPreconditionError(

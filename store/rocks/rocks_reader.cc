@@ -117,7 +117,7 @@ absl::Status RocksSnapshotReader::Open() {
   const std::string& path = options_.path;
   HOTROW_ASSIGN_OR_RETURN(RocksDirectory directory, LookAtRocksDirectory(path));
   HOTROW_RETURN_IF_ERROR(CheckThatThereIsAStore(path, directory));
-  // The files of a snapshot never change, whatever the open store does.
+  // The files of a snapshot never change, also while the store is open.
   if (options_.snapshot == 0) {
     HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(path, /*reader=*/true));
   }
@@ -202,7 +202,7 @@ class Inspector {
   Inspector(std::string path, bool contents) : path_(std::move(path)), contents_(contents) {}
 
   absl::StatusOr<RocksStoreReport> Run();
-  // Of one snapshot alone.
+  // Looks at one snapshot alone.
   absl::StatusOr<RocksStoreReport> RunSnapshot(SnapshotId id);
 
  private:

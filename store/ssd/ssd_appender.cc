@@ -190,7 +190,7 @@ SsdAppended SsdAppender::MoveTombstones(std::span<const RowKey> index_keys) {
       std::min(index_keys.size(), static_cast<size_t>(log_.Room(kStream) / kSsdTombstoneLogBytes));
   std::lock_guard chunk_lock(chunk.mutex);
   const Tail tail = {chunk, log_.segment(chunk.slot)};
-  // A key that is there again needs none. Otherwise the tombstone gets a number of its own: one
+  // A key that is there again needs none. Otherwise the tombstone gets its own number: one
   // that stays below that of any row to come.
   out.status =
       index_

@@ -105,7 +105,7 @@ absl::StatusOr<bool> SsdCommits::TryCommit(Cleaning cleaning, const Capture* cap
   }
   if (capture != nullptr) {
     HOTROW_RETURN_IF_ERROR(room_.CheckSnapshot(std::ssize(next.segments)));
-    // Whatever is appended from here on lies behind the ends of this state.
+    // All that is appended from here on lies behind the ends of this state.
     capture->captured();
   }
   HOTROW_RETURN_IF_ERROR(log_.WaitWritten());

@@ -58,7 +58,7 @@ void EncodeSsdPad(const SsdPlace& place, int64_t bytes, std::byte* out) {
   std::memset(out, 0, static_cast<size_t>(bytes));
   const uint32_t kind_table = SsdKindTable(SsdRecordKind::kPad, static_cast<uint32_t>(bytes / 8));
   std::memcpy(out + sizeof(uint32_t), &kind_table, sizeof(kind_table));
-  // Of the whole pad, so that every byte of a segment is covered.
+  // The checksum of the whole pad, so that every byte of a segment is covered.
   const uint32_t crc = RecordCrc(place, AfterCrc(out, bytes));
   std::memcpy(out, &crc, sizeof(crc));
 }

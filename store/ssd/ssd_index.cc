@@ -46,7 +46,7 @@ constexpr int kSearchMax = 256;
 // Smaller partitions grow by a quarter instead of a sixteenth: an index of several is then far from
 // the size it was made for, and rows are moved less often on the way there.
 constexpr uint64_t kSmallBuckets = 1024;
-// Growing partitions step through sizes of their own from here on, so that they do not all grow at
+// Growing partitions step through their own sizes from here on, so that they do not all grow at
 // once.
 constexpr uint64_t kStaggerFromBuckets = 2048;
 // A partition this large and less than half full in which a row finds no room holds rows that share
@@ -127,7 +127,7 @@ class SsdIndex::Buckets {
     base_ = empty_bucket;
   }
 
-  // `like` with `num_buckets` >= 1 empty ones and a salt of its own.
+  // `like` with `num_buckets` >= 1 empty ones and its own salt.
   static absl::StatusOr<Buckets> Create(const Buckets& like, uint64_t num_buckets, uint64_t salt,
                                         MemoryBudget& budget) {
     Buckets result;
@@ -286,7 +286,7 @@ class SsdIndex::Buckets {
     return true;
   }
 
-  // Of buckets whose bytes came from elsewhere: counts the rows. Errors: DataLoss.
+  // Checks buckets whose bytes came from elsewhere: counts the rows. Errors: DataLoss.
   absl::Status Check(int64_t num_tables, uint64_t rows) {
     rows_ = 0;
     for (uint64_t b = 0; b < num_buckets(); ++b) {
@@ -341,7 +341,7 @@ class SsdIndex::Buckets {
     return {number, x - begin};
   }
 
-  // Of a field: location, choice and table, which do not depend on the number of buckets.
+  // Bits of a field's location, choice and table, which do not depend on the number of buckets.
   int low_bits() const { return location_bits_ + 1 + table_bits_; }
   uint32_t Low(int choice, uint32_t table) const {
     return static_cast<uint32_t>(choice) | table << 1;
@@ -481,8 +481,8 @@ class SsdIndex::Buckets {
     SetSlot(bucket(home.number), std::countr_zero(free_ways), home.remainder, low);
   }
 
-  // Of two full buckets: looks breadth first for a row of theirs, or a row in the way of that, that
-  // can go to its other bucket, and moves it.
+  // Looks breadth first for a row of two full buckets, or a row in the way of that, that can go to
+  // its other bucket, and moves it.
   bool Search(uint64_t b1, uint64_t b2) {
     // A bucket that has room if row (nodes[parent].bucket, way) goes there, and its own row to
     // where it is heading.

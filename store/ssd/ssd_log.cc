@@ -19,8 +19,8 @@ constexpr int64_t kBufferAlignmentMax = 4096;  // of direct transfers
 constexpr int kWriterDepth = 4;                // chunks written at once
 constexpr size_t kSyncsAtOnce = 8;
 constexpr int64_t kEntryBytes = sizeof(SsdFooterEntry);
-// Of the numbers of one chunk: what an entry's 32-bit difference must hold, with room to spare for
-// those that are given out while the chunk is filled.
+// The most that the numbers of one chunk span: what an entry's 32-bit difference must hold, with
+// room to spare for those that are given out while the chunk is filled.
 constexpr uint64_t kSequenceSpanMax = uint64_t{1} << 31;
 
 }  // namespace
@@ -96,7 +96,7 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
   if (segments_[slot] == nullptr) {
     segments_[slot] = std::make_unique<SsdSegment>(slot);
     ++num_files_;
-    // One that has records is never made anew.
+    // One that has records is never made again.
     const absl::Status opened = OpenFile(slot, OpenMode::kReadWrite);
     if (absl::IsNotFound(opened) && ref != nullptr) {
       return absl::DataLossError(
@@ -107,7 +107,7 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
     }
     HOTROW_RETURN_IF_ERROR(opened);
     HOTROW_ASSIGN_OR_RETURN(const int64_t size, segments_[slot]->file->Size());
-    // Of a segment without records, which older builds named too, there may be no bytes.
+    // A segment without records, which older builds named too, may have no bytes.
     if (ref != nullptr && size < ref->end_offset && ref->end_offset > kSsdSegmentHeaderBytes) {
       return absl::DataLossError(absl::StrCat(SegmentPath(slot), ": ends at offset ", size,
                                               ", its records at ", ref->end_offset));

@@ -39,7 +39,7 @@ std::string ManifestPath(const SsdStoreOptions& options) {
 // --- The state -----------------------------------------------------------------------------------
 
 // A new store has a manifest before it has anything else, so where there are segments one was
-// there. Beginning anew would give out numbers that are in these files already.
+// there. Beginning again would give out numbers that are in these files already.
 absl::Status CheckNoSegments(Env& env, const SsdStoreOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(options.path));
   for (const std::string& name : names) {

@@ -163,8 +163,8 @@ absl::Status SsdReader::TakePending(SsdFindContext& context,
   return absl::OkStatus();
 }
 
-// Of the wanted rows from `first` on, those that one read serves: returns the end of that range,
-// and which bytes of the segment to read.
+// Which of the wanted rows from `first` on one read serves: returns the end of that range, and
+// which bytes of the segment to read.
 inline size_t SsdReader::RangeOfOneRead(const SsdFindContext& context, size_t first, int64_t* begin,
                                         int64_t* end) {
   const auto& wanted = context.wanted;

@@ -16,7 +16,7 @@ constexpr int64_t kManifestBlockBytes = 4096;  // of the file system, at most
 constexpr int64_t kSnapshotsPlanned = 2;
 // Open at both ends of the log, reserved for the cleaner, and a little to work with.
 constexpr int64_t kSegmentsMin = 8;
-// Of the log: rows may fill this much of what is not reserved; the rest is what cleaning lives on.
+// The part that rows may fill of the log that is not reserved; the rest is what cleaning lives on.
 constexpr double kFillMax = 0.95;
 // See BoundSnapshot.
 constexpr double kSnapshotUtilisationWanted = 0.8;

@@ -28,10 +28,10 @@
 // makes it, then the segments from end to end; what the index names is visited.
 //
 // The store may be open and written to meanwhile. As long as a manifest names the snapshot its
-// segments are not written anew, and only behind the ends that it names is anything appended. The
+// segments are not written over, and only behind the ends that it names is anything appended. The
 // last chunk of a segment may get more records, and its footer, at any time; both its footer and
 // its records are read only up to that end. Once no manifest names the snapshot, its segments are
-// written anew when there is no other that nobody holds (base/file_hold.h). What cannot be read
+// written over when there is no other that nobody holds (base/file_hold.h). What cannot be read
 // then is no damage if the manifest does not name the snapshot any more.
 //
 // What changed since an earlier snapshot is in the segments, and in the ends of segments, that this
@@ -136,14 +136,14 @@ class SsdSnapshotReader final : public SnapshotReader {
   std::map<uint32_t, std::unique_ptr<File>> files_;
   std::unique_ptr<IoQueue> queue_;
   std::unique_ptr<SsdIndex> index_;
-  // Of Iterate.
+  // What Iterate uses.
   std::vector<SsdScanned> records_;
   std::vector<RowKey> keys_;
   std::vector<SsdLocation> locations_;
   int64_t visited_ = 0;
   int64_t bytes_read_ = 0;
-  // Of IterateChanges: the newest record of each key that was written since the parent: rows by
-  // their places, then tombstones.
+  // What IterateChanges uses: the newest record of each key that was written since the parent: rows
+  // by their places, then tombstones.
   std::vector<SsdNewest> newest_;
 };
 

@@ -295,7 +295,7 @@ class SegmentChecker {
   const int64_t chunk_bytes_;
   const std::string file_;
 
-  // Of the chunk at hand.
+  // The chunk at hand.
   std::span<const std::byte> bytes_;
   int64_t chunk_offset_ = 0;
   int64_t chunk_end_ = 0;

@@ -9,7 +9,7 @@ namespace {
 constexpr int kVictimsMax = 8;
 // A segment so full gains too little.
 constexpr double kCleanUtilisationMax = 0.97;
-// Of a segment that a snapshot names: one that is less full is left by its rows before the next
+// A segment that a snapshot names and that is less full is left by its rows before the next
 // snapshot, which so holds at most twice what it needs.
 constexpr double kPinnedUtilisationMax = 0.5;
 
