@@ -30,7 +30,7 @@ constexpr std::string_view kNpyMagic(
     "\x93"
     "NUMPY",
     6);
-// Of a line that is no id, so much is quoted.
+// So much is quoted of a line that is no id.
 constexpr size_t kQuotedBytesMax = 40;
 
 struct FormatName {

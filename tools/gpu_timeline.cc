@@ -38,7 +38,7 @@ struct Event {
   std::string name;
 };
 
-// CUPTI calls back from threads of its own, also while the process exits: never destroyed.
+// CUPTI calls back from its own threads, also while the process exits: never destroyed.
 struct Timeline {
   std::mutex mutex;
   std::vector<Event> events;

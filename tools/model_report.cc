@@ -26,7 +26,7 @@ std::string CountText(int64_t n) { return n < 0 ? "unknown" : FormatCount(n); }
 Json Known(int64_t n) { return n < 0 ? Json(nullptr) : Json(n); }
 Json Known(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-// Of a table of whole rows, or of codes.
+// Bytes of a row of a table of whole rows, or of codes.
 int64_t RowBytesOf(const SavedModel::Table& table, std::optional<ServingRows> codes) {
   const auto kind = ParseSparseOptimizer(table.optimizer);
   if (!kind.ok() || table.dim <= 0) return -1;
@@ -74,7 +74,7 @@ std::string ModelText(const SavedModel& model) {
   return out;
 }
 
-// Of each table; empty: none has any.
+// By table; empty: none has any.
 using Codes = std::vector<std::optional<ServingRows>>;
 
 std::optional<ServingRows> CodesAt(const Codes& codes, size_t table) {

@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr EnumWord<Split> kSplits[] = {{"valid", Split::kValid}, {"test", Split::kTest}};
 
-// Of all tables.
+// Sums over all tables.
 struct Sums {
   explicit Sums(const QuantizeReport& report) {
     for (const QuantizeReport::Table& table : report.tables) {

@@ -191,8 +191,8 @@ void AppendRun(const MetricFamilies& metrics, const Numbers& n, std::string* out
   double samples_rate = n.Rate("hotrow_samples_total");
   double steps_rate = n.Rate("hotrow_steps_total");
   if (metrics.contains("hotrow_step_seconds")) {
-    // Of this process alone: the totals go on where a checkpoint ended, so their growth from
-    // nothing would be that of the processes before, too.
+    // The rates of this process alone: the totals go on where a checkpoint ended, so their growth
+    // from nothing would be that of the processes before, too.
     steps_rate = n.Rate("hotrow_step_seconds_count");
     const double all = n.Growth("hotrow_steps_total");
     samples_rate = all > 0 ? steps_rate * n.Growth("hotrow_samples_total") / all : 0;
@@ -334,7 +334,7 @@ absl::StatusOr<TopSource> ParseTopSource(const std::string& text) {
   const bool digits =
       !number.empty() && number.size() <= 5 &&
       std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
-  // A path with a slash is a file, whatever its end is.
+  // A path with a slash is a file, with any end.
   if (!digits || rest.find('/') != std::string::npos) {
     if (http || text.empty()) {
       return absl::InvalidArgumentError(

@@ -111,7 +111,7 @@ absl::StatusOr<int> VerifyAll(const std::string& path, int64_t store_bytes, bool
   return damage == 0 ? kExitGood : kExitDamage;
 }
 
-// Of --absent.
+// What --absent does.
 absl::StatusOr<int> ShowAbsent(const std::string& path, const std::string& list,
                                int64_t store_bytes, bool json) {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<NamedKey> keys, ReadKeyList(PosixEnv(), list));

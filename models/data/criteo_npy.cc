@@ -95,7 +95,7 @@ class DayReader {
   static absl::StatusOr<DayReader> Open(Env& env, const std::string& prefix, bool multi_hot);
 
   int64_t rows() const { return columns_[0].header().rows(); }
-  // Of each feature; one where a single array holds all of them.
+  // The hotness of each feature; one where a single array holds all of them.
   const std::vector<int64_t>& hotness() const { return hotness_; }
 
   absl::Status Skip(int64_t rows) {

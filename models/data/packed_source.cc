@@ -158,7 +158,7 @@ class EpochOrder {
 
   int64_t num_groups() const { return static_cast<int64_t>(group_begin_.size()) - 1; }
   int64_t GroupBegin(int64_t group) const { return group_begin_[static_cast<size_t>(group)]; }
-  // Of a sample, or of the end.
+  // The group of a sample, or of the end.
   int64_t GroupOf(int64_t position) const {
     return std::upper_bound(group_begin_.begin(), group_begin_.end(), position) -
            group_begin_.begin() - 1;
@@ -206,7 +206,7 @@ absl::StatusOr<Group> MakeGroup(const PackedManifest& manifest, bool as_rows, Pa
   return Group{{}, std::move(rows)};
 }
 
-// Reads groups of blocks one ahead of who takes them, on a thread of its own.
+// Reads groups of blocks one ahead of who takes them, on another thread.
 class GroupReader {
  public:
   GroupReader(const PackedManifest& manifest, bool as_rows, std::unique_ptr<BlockFiles> files,

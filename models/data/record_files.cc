@@ -31,7 +31,7 @@ absl::Status RecordFiles::At(RecordPlace place, const absl::Status& status) cons
   return {status.code(), absl::StrCat(TextOf(place), ": ", std::string(status.message()))};
 }
 
-// Of a file without a header, whose labels are not read.
+// Finds the columns of a file without a header, whose labels are not read.
 absl::Status RecordFiles::FindColumns(std::vector<std::string>* columns) {
   std::vector<std::string> unlabelled = UnlabelledColumns(*schema_);
   for (;;) {
@@ -57,7 +57,7 @@ absl::Status RecordFiles::Empty(std::string_view expected) const {
 }
 
 absl::StatusOr<bool> RecordFiles::OpenNext() {
-  // Of many parts that a program writes, some may be empty.
+  // Some of many parts that a program writes may be empty.
   for (bool open = false; !open;) {
     if (next_path_ == paths_.size()) {
       if (any_rows_ || paths_.empty()) return false;

@@ -15,7 +15,7 @@
 namespace hotrow {
 namespace {
 
-// Blocks for each thread: one that it parses while one of its own waits to be taken.
+// Blocks for each thread: one that it parses while its last one waits to be taken.
 constexpr size_t kBlocksOfThread = 2;
 // Samples of a block where no thread takes part: they are copied out of the L1 cache.
 constexpr int64_t kInlineSamples = 16;

@@ -101,7 +101,7 @@ class Generator {
   // The ranks of one feature, rotated, as ids.
   void IdsOf(int64_t feature, const RankRotation& rotation, std::span<const uint64_t> ranks,
              uint64_t* ids) const;
-  // Of the tables, in one pass over resident samples.
+  // The rotations of the tables, in one pass over resident samples.
   std::vector<RankRotation> RotationsOf(uint64_t pass) const;
   const SyntheticOptions& options() const { return options_; }
 

@@ -247,7 +247,7 @@ class ValueCounts {
   int64_t bytes_ = 0;                  // of all counters
 };
 
-// Which values have rows of their own: what the model has that training starts from, and those of
+// Which values have their own rows: what the model has that training starts from, and those of
 // the training data.
 absl::StatusOr<Vocabulary> MakeVocabulary(const TableSchema& schema,
                                           const FileSourceOptions& options, Env& env) {

@@ -33,7 +33,7 @@ bool Contains(const NamedKeys& named, const RowKey& key) {
   return std::binary_search(keys.begin(), keys.end(), key.key);
 }
 
-// Of how many entries all deltas together have at most.
+// How many entries all deltas together have at most.
 int64_t EntriesOf(const DeltaChain& chain) {
   int64_t out = 0;
   for (const DeltaManifest& delta : chain.deltas) {
@@ -199,7 +199,7 @@ absl::Status VerifyDeltas(Env& env, DeltaChain chain) {
       DeltaTablesOf(chain.deltas.empty() ? chain.base.model : chain.deltas.back().model));
   HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, MergeDeltas(env, chain, chain.deltas, tables));
   while (!merge.done()) HOTROW_RETURN_IF_ERROR(merge.Next());
-  // Each delta has dense parameters and blobs of its own.
+  // Each delta has its own dense parameters and blobs.
   while (!chain.deltas.empty()) {
     HOTROW_RETURN_IF_ERROR(ReadHead(env, chain).status());
     chain.deltas.pop_back();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kDenseName[] = "dense.safetensors";
 constexpr char kDeltaPrefix[] = "delta-";
-// Of a chain that is compacted again and again while it is read.
+// How often a chain is read again that is compacted while it is read.
 constexpr int kAgainMax = 10;
 
 bool IsUnfinished(const std::string& name) {

@@ -49,7 +49,7 @@ absl::Status DeltaMerge::Advance() {
   return absl::OkStatus();
 }
 
-// Of equal keys and sequences one is on top and the other right below it.
+// One of two equal keys and sequences is on top and the other right below it.
 absl::Status DeltaMerge::CheckFirst() const {
   for (size_t child = 1; child <= 2 && child < heap_.size(); ++child) {
     const Source& first = sources_[heap_[0]];

@@ -71,7 +71,7 @@ absl::Status DeltaRowSorter::Spill() {
   const std::string name = absl::StrCat("run-", runs_.size(), ".tmp");
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DeltaRowsWriter> run,
                           DeltaRowsWriter::Create(env_, dir_, name, {}, kRunForm, tables_));
-  runs_.push_back({.file = name});  // removed whatever comes
+  runs_.push_back({.file = name});  // removed in any case
   HOTROW_RETURN_IF_ERROR(WriteSorted(*run));
   HOTROW_ASSIGN_OR_RETURN(runs_.back(), run->Finish());
   return absl::OkStatus();

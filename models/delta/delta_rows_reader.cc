@@ -18,7 +18,7 @@ namespace {
 
 constexpr FormatVersions kVersions = {.first = internal::kDeltaRowsVersion,
                                       .last = internal::kDeltaRowsVersion};
-// Of a block. A writer ends one behind 64 KiB, so only a row may be longer.
+// The limit of a block. A writer ends one behind 64 KiB, so only a row may be longer.
 constexpr int64_t kBodyBytesMax = int64_t{1} << 31;
 
 // The CRC of a struct, which stands in its last four bytes.

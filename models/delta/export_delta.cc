@@ -178,8 +178,8 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
     }
     found->digests[tables[i].table].rows += rows[i];
   }
-  // Rows that have aged since need no tombstones: the delta's lines say which they are. Of those
-  // that were written and aged by their score an older record may still live.
+  // Rows that have aged since need no tombstones: the delta's lines say which they are. Those that
+  // were written and aged by their score may still have an older record that lives.
   HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(child));
   HOTROW_RETURN_IF_ERROR(changes->Iterate(
       [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {

@@ -175,7 +175,7 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
   }
 }
 
-// Which values have rows of their own in the model that training starts from; none: it merges none,
+// Which values have their own rows in the model that training starts from; none: it merges none,
 // or training starts from new parameters.
 absl::StatusOr<std::optional<SavedVocabulary>> FindSavedVocabulary(const TrainerOptions& options,
                                                                    Env& env) {

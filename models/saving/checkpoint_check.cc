@@ -185,7 +185,7 @@ void CompareTables(std::vector<PortableDigest> tables, CheckpointReport* report)
   report->tables = std::move(tables);
 }
 
-// Of stores that were verified, by absolute path: whether they are good.
+// Whether the stores that were verified are good, by absolute path.
 using StoreVerdicts = std::map<std::string, bool>;
 
 // All of a part's files that reading its rows does not check. False when its rows cannot be read,
@@ -279,21 +279,21 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
   for (size_t r = 0; r < model.residuals.size(); ++r) {
     const std::string path = absl::StrCat(model.dir, "/", model.residuals[r].file);
     HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found, SizeOf(env, path));
-    if (found.bytes != model.residuals[r].bytes) continue;  // likewise
+    if (found.bytes != model.residuals[r].bytes) continue;  // Look has said so
     const auto rank = static_cast<int32_t>(r);
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedResiduals(env, model, rank).status(), &report));
   }
   for (size_t r = 0; r < model.counters.size(); ++r) {
     const std::string path = absl::StrCat(model.dir, "/", model.counters[r].file);
     HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found, SizeOf(env, path));
-    if (found.bytes != model.counters[r].bytes) continue;  // likewise
+    if (found.bytes != model.counters[r].bytes) continue;  // Look has said so
     const auto rank = static_cast<int32_t>(r);
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedCounters(env, model, rank).status(), &report));
   }
   for (const SavedModel::Blob& blob : model.blobs) {
     HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found,
                             SizeOf(env, absl::StrCat(model.dir, "/", blob.file)));
-    if (found.bytes != blob.bytes) continue;  // likewise
+    if (found.bytes != blob.bytes) continue;  // Look has said so
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedBlob(env, model, blob).status(), &report));
   }
   std::vector<PortableDigest> tables(model.tables.size());

@@ -76,7 +76,7 @@ absl::Status CheckpointHistory::RemoveUnfinished() {
   return absl::OkStatus();
 }
 
-// If each rank had a directory of its own under one name, nobody could read their checkpoints.
+// If each rank had its own directory under one name, nobody could read their checkpoints.
 absl::Status CheckpointHistory::CheckShared() {
   if (group_.world_size() == 1) return absl::OkStatus();
   const std::string path = dir_ + kProbe;
@@ -211,7 +211,7 @@ absl::Status CheckpointHistory::Retire(std::span<const CommittedCheckpoint> old)
 }
 
 // Drops the tables of a retired checkpoint: each rank those in its own store, and rank 0 those
-// taken while the rows lived elsewhere. Of memory stores these are files of ours. A disk store that
+// taken while the rows lived elsewhere. Those of memory stores are files of ours. A disk store that
 // does not belong to this run keeps its snapshot: others may use it, and it may be on another
 // machine.
 absl::Status CheckpointHistory::ReleaseOne(const CommittedCheckpoint& checkpoint) const {

@@ -58,14 +58,14 @@ struct CheckpointWriter::Impl {
   void BeginPhase(Phase next, std::function<absl::Status()> work);
   bool DoneWriting();
   absl::Status EndPhase(const absl::Status& verdict);
-  // Whether ranks have files of their own beside the snapshots.
+  // Whether ranks have their own files beside the snapshots.
   bool adds() const { return tables->residuals().kept() || tables->counters().kept(); }
   absl::Status CopyOwn();
   absl::Status AddOwn();
   // Writes a file of this rank, and gives up `bytes`.
   absl::Status AddFile(const char* prefix, HostBuffer<std::byte>* bytes,
                        SavedModel::Residuals* file);
-  // Of all ranks, from what each has written.
+  // The files of all ranks, from what each has written.
   absl::StatusOr<std::vector<SavedModel::Residuals>> GatherFiles(const char* prefix,
                                                                  const SavedModel::Residuals& mine);
   absl::Status StartCommit();
@@ -87,7 +87,7 @@ struct CheckpointWriter::Impl {
   DenseVectors dense;
   HostBuffer<std::byte> residuals;  // of this rank
   SavedModel::Residuals residuals_file;
-  HostBuffer<std::byte> counters;  // likewise
+  HostBuffer<std::byte> counters;  // of this rank
   SavedModel::Counters counters_file;
   bool early = false;
   SnapshotId snapshot = 0;         // of this rank

@@ -128,7 +128,7 @@ void SummarisePortable(const std::vector<PortableTable>& tables,
     for (const PortableArray& array : tables[i].arrays) {
       summary->files += static_cast<int64_t>(array.files.size());
     }
-    // Files have floats, whatever the precision of the rows.
+    // Files have floats, with any precision of the rows.
     summary->bytes += digests[i].rows * PackedBytes(PortableColumnsOf(tables[i]));
     summary->model.tables[i].rows = digests[i].rows;
     summary->model.tables[i].hash = digests[i].hash.ToHex();

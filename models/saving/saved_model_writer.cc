@@ -73,7 +73,8 @@ struct SavedModelWriter::Impl {
   const RankGroup group;
   std::unique_ptr<FileLock> lock;  // of rank 0, for all ranks
   std::optional<SnapshotNames> names;
-  // Of the current Save: where the collection keeps its snapshots, and whether they are copied.
+  // What the current Save has: where the collection keeps its snapshots, and whether they are
+  // copied.
   SavedModel::Part own;
   bool copied = false;
   std::set<std::string> in_use;  // directories of all ranks' snapshots of memory stores, absolute
@@ -107,7 +108,7 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
       return refused(std::string(status.message()));
     }
   }
-  // Tries what Save will open first. Ranks other than 0 try a file of their own.
+  // Tries what Save will open first. Ranks other than 0 try their own file.
   const std::string probe = absl::StrCat(
       impl->group.leads() ? ManifestPath(path) : impl->tables_dir() + "/probe", ".tmp");
   absl::StatusOr<std::unique_ptr<File>> file = env->Open(probe, OpenMode::kTruncate);
@@ -182,7 +183,7 @@ absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
     HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env, tables_dir()));
     existing.insert(existing.end(), files.begin(), files.end());
   }
-  // Of other stores too: the dense file has the name of a snapshot.
+  // Those of other stores, too: the dense file has the name of a snapshot.
   for (const SavedModel::Part& part : before.parts) existing.push_back(part.snapshot);
   mine->snapshot = names->Next(existing);
   HOTROW_RETURN_IF_ERROR(tables.snapshots().Prepare(mine->snapshot));

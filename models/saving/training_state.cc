@@ -217,7 +217,7 @@ TrainingState ParseTraining(const Json& json, const std::string& path, std::stri
       {"run.steps", state.steps},
       {"run.samples", state.samples},
       {"run.epochs", state.epochs_done},
-      {"run.last_epoch", state.last_epoch + 1},  // -1 likewise
+      {"run.last_epoch", state.last_epoch + 1},  // -1: none
       {"run.last_epoch_steps", state.steps_in_last_epoch},
       {"run.last_epoch_samples", state.samples_in_last_epoch},
       {"run.best_epoch", state.best_epoch},

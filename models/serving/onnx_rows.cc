@@ -18,7 +18,8 @@ constexpr size_t kKeysAtOnce = 1 << 16;
 // times those that there are.
 constexpr int64_t kIndexedRows = 1 << 16;
 constexpr int64_t kIndexedShare = 2;
-// Of a key and its row number in LabelEncoder: up to 10 and 5 bytes, and 1 each for the field.
+// Bytes of a key and its row number in LabelEncoder: up to 10 and 5 bytes, and 1 each for the
+// field.
 constexpr int64_t kKeyBytes = 17;
 constexpr int64_t kPaddingRow = 0;
 constexpr int64_t kUnseenRow = 1;
@@ -32,7 +33,7 @@ bool UnseenIsConstant(const ServingTable& table) {
   return kind == InitializerKind::kConstant && !rounds;
 }
 
-// Of the features of a table: their bound, which is that of the table, and how many they are.
+// The features of a table: their bound, which is that of the table, and how many they are.
 struct Readers {
   int64_t bound = 0;
   int64_t count = 0;

@@ -32,7 +32,7 @@ std::span<const uint64_t> AsKeys(const IdSpan& ids, std::vector<uint64_t>* own) 
   return std::span<const uint64_t>(*own).subspan(begin);
 }
 
-// As offsets of 64 bits, likewise, of bags that were found to be good.
+// The same as offsets of 64 bits, of bags that were found to be good.
 std::span<const int64_t> AsOffsets(const BagSpan& offsets, const BagSpan& lengths, size_t bags,
                                    std::vector<int64_t>* own) {
   const auto* const same = std::get_if<std::span<const int64_t>>(&offsets);

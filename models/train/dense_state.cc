@@ -120,7 +120,7 @@ absl::Status DenseState::GradientsReady(int64_t begin) {
     std::copy_n(model_.gradients().begin() + begin, bucket.size(), bucket.begin());
     sums_->Start([bucket](Communicator& channel) { return channel.AllReduceSum(bucket); });
   }
-  // Of a sum over n ranks each sends 2 (n - 1) / n of the data.
+  // Each of n ranks sends 2 (n - 1) / n of the data of a sum.
   bytes_sent_ += 2 * (world_size_ - 1) * static_cast<int64_t>(bucket.size_bytes()) / world_size_;
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@
 namespace hotrow {
 namespace {
 
-// Of keys and weights that are read at a time.
+// Bytes of keys and weights that are read at a time.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 absl::string_view AbslView(std::string_view text) { return {text.data(), text.size()}; }

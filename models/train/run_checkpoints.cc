@@ -188,7 +188,7 @@ absl::Status RunCheckpoints::MakeRoom(const absl::Status& refused) {
 }
 
 absl::StatusOr<bool> RunCheckpoints::TryMakeRoom() {
-  // Of several ranks the others have the step behind them, or wait for this one: there is no way
+  // The others of several ranks have the step behind them, or wait for this one: there is no way
   // back to before it.
   if (ranks_.many()) return false;
   if (!enabled() || options_.store == StoreKind::kMemory) return false;

@@ -23,7 +23,8 @@ DeltaForm FormOf(const TrainerOptions& options) {
   return {.precision = options.delta_rows, .state = !options.delta_weights_only};
 }
 
-// Of the memory of a link: buffers, and keys that are compared. The rest is for reading snapshots.
+// What a link's buffers take of its memory, and keys that are compared. The rest is for reading
+// snapshots.
 int64_t MemoryBytes(const TrainerOptions& options) { return options.delta_bytes / 4; }
 
 }  // namespace

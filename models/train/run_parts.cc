@@ -224,7 +224,7 @@ absl::Status RunParts::Open(const ModelFactory& factory,
                             SavedModelWriter::Open(&env_, options_.save_dir, ranks_.channel()));
   }
   HOTROW_RETURN_IF_ERROR(CreateTables(std::move(contents)));
-  // Of this rank's slice.
+  // The size of this rank's slice.
   const int64_t batch_size = CeilDiv(options_.batch_size, int64_t{ranks_.world_size()});
   std::vector<int64_t> max_lengths;
   for (const int32_t feature : model_->unpooled_features()) {

@@ -26,7 +26,7 @@
 namespace hotrow {
 namespace {
 
-// Of the model's parameters, wherever they are.
+// The hash of the model's parameters, wherever they are.
 absl::StatusOr<std::string> HashOfParameters(CtrModel& model, const ExecContext& ctx) {
   std::span<const float> parameters = model.parameters();
   HostBuffer<float> copy;

@@ -58,8 +58,8 @@ void RunWatch::Attach(RunParts* parts) {
   export_->Publish(numbers_);
 }
 
-// Of one step a second or so. A number that is not finite stays in its row or parameter, and ends
-// the run when it is next used.
+// Checks one step a second or so. A number that is not finite stays in its row or parameter, and
+// ends the run when it is next used.
 void RunWatch::CheckGradients() {
   if (ctx_.device != Device::kCpu) return;
   const EmbeddingGradient of_rows = parts_->step_parts().buffers.gradient();

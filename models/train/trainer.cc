@@ -350,7 +350,7 @@ absl::Status Trainer::Save() {
   HOTROW_RETURN_IF_ERROR(run_.checkpoints().Wait());
   TraceSpan span(ctx_.trace, "save");
   // Who reads the model knows nothing of the steps that rows have missed. That may write each row
-  // anew beside the one that a checkpoint holds.
+  // again beside the one that a checkpoint holds.
   for (;;) {
     const absl::Status settled = run_.tables().Settle();
     if (settled.ok()) break;

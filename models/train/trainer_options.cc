@@ -20,7 +20,7 @@
 namespace hotrow {
 namespace {
 
-// Of what 0 stands for a choice of the program's in the flag.
+// The error for options where a flag of 0 is a choice of the program's.
 absl::Status AtLeastOne(const char* flag, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be at least 1, is ", value));
 }
@@ -28,7 +28,7 @@ absl::Status AtLeastOne(const char* flag, int64_t value) {
 // Buffers of some MiB for each of reading, sorting and writing.
 constexpr int64_t kDeltaBytesMin = int64_t{64} << 20;
 
-// Of the chain of deltas.
+// Checks the chain of deltas.
 absl::Status CheckDeltas(const TrainerOptions& o) {
   if (o.delta_dir.empty()) {
     if (o.delta_every == 0 && o.keep_deltas == 0 && !o.delta_weights_only &&
@@ -192,7 +192,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
       table.max_hotness = feature.max_hotness;
       out.tables.push_back(std::move(table));
     }
-    // Features that share a table may have bounds of their own: the table takes the widest, and
+    // Features that share a table may have their own bounds: the table takes the widest, and
     // none where one feature has none.
     const auto widest = [](int64_t a, int64_t b) { return a == 0 || b == 0 ? 0 : std::max(a, b); };
     TableConfig& table = out.tables[at->second];

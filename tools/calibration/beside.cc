@@ -34,7 +34,7 @@ constexpr std::array kTogether = {&Together::step,      &Together::step_cpu,    
                                   &Together::ios,       &Together::misses};
 
 // Steps as a trainer takes them: rows made resident ahead, looked up, through the dense layers and
-// back, updated; data read by a thread of its own.
+// back, updated; data read by another thread.
 absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables& click,
                                      ClickTiers tiers, int32_t dim) {
   EmbeddingCollectionOptions options = click.Options(*bench, tiers, dim);

@@ -12,7 +12,7 @@
 namespace hotrow {
 namespace {
 
-// Of measuring one part: of small batches there are enough calls in less.
+// Seconds of measuring one part: less gives enough calls of small batches.
 double SecondsOf(const CalibrationBench& bench, int64_t batch) {
   return (batch == kClickBatch ? 0.3 : 0.1) * bench.options.effort;
 }

@@ -121,7 +121,7 @@ absl::Status MeasureDisk(CalibrationBench* bench, HardwareProfile* profile) {
   const DeviceReads& reads =
       measured.liburing_is_better() ? measured.by_liburing : measured.by_io_queue;
   profile->ssd_read_ios_per_second = reads.per_second();
-  // Of single blocks; longer reads may be faster, which plans do not count on.
+  // The rate of single blocks; longer reads may be faster, which plans do not count on.
   profile->ssd_read_bytes_per_second = reads.per_second() * static_cast<double>(kDeviceReadBytes);
   profile->ssd_write_bytes_per_second = measured.write_bytes_per_second;
   profile->ssd_bytes = static_cast<double>(UsableDiskBytes(bench->options.dir));

@@ -46,7 +46,7 @@ class Filler {
   std::string Take() { return std::move(out_); }
 
  private:
-  // What lies between a section's tags, each without the end of a line of its own. `rest` begins
+  // What lies between a section's tags, each without the end of its own line. `rest` begins
   // behind the first tag and then behind the last one. Sections of one name do not nest.
   static std::string_view Inner(const std::string& name, std::string_view* rest) {
     const std::string end_tag = absl::StrCat("{{/", name, "}}");

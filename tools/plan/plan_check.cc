@@ -225,7 +225,7 @@ void Checker::AddStages(const Plan& plan, double steps, PlanCheck* check) const 
   }
 }
 
-// Of all ranks together, as the report has it.
+// The exchange of all ranks together, as the report has it.
 void Checker::AddExchange(const Plan& plan, PlanCheck* check) const {
   const Json& exchange = report_.exchange();
   const auto add = [&](const char* name, const char* what, const char* field, double predicted) {

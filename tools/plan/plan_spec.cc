@@ -345,7 +345,7 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name,
   *out = *FindAccelerator("cpu");
   std::string disk = "nvme-read";
   std::string base = "cpu";
-  // A measured profile has a disk of its own.
+  // A measured profile has its own disk.
   bool has_disk = false;
   const auto take_base = [&](const Fields& fields, const SpecNode& at) -> absl::Status {
     if (const HardwareProfile* profile = FindAccelerator(base); profile != nullptr) {

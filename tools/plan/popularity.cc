@@ -135,7 +135,7 @@ double Footprint::Rows(double lookups) const {
 
 namespace {
 
-// Of a row, what a step's lookups of it count.
+// What a step's lookups of a row count.
 double WeightOf(const CacheClient& client, double probability) {
   const double n = client.step_lookups;
   return client.parts > 1 ? client.parts * AnyOf(probability, n / client.parts) : n * probability;

@@ -92,7 +92,7 @@ class MeasuredStep {
 
   StepTime out_;
   std::vector<Chain> chain_of_;  // of each stage
-  // Of each chain: seconds by itself, and seconds that all processors of the rank work for it.
+  // By chain: seconds by itself, and seconds that all processors of the rank work for it.
   std::array<double, kChains> seconds_ = {};
   std::array<double, kChains> work_ = {};
 };
@@ -130,7 +130,7 @@ void MeasuredStep::AddStages() {
   }
   Work("update rows", engine_.update.Of(traffic_.unique_keys, workload_.owned_row_bytes), 1, kStep);
   const double parameter_bytes = workload_.dense_parameters * kFloatBytes;
-  // Of N ranks each sends 2 (N - 1) / N of the gradients.
+  // Each of N ranks sends 2 (N - 1) / N of the gradients.
   Exchange("all-reduce dense gradients", 2 * workload_.dense_parameters * kFloatBytes, kStep);
   const double states = spec_.model.dense_optimizer_states;
   Move("update dense parameters",

@@ -55,7 +55,7 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
     if (worst.seconds <= 0) return;
     out.stages.push_back({name, worst.seconds, worst.name, ahead && spec.prefetch_depth > 0});
   };
-  // Of what a rank sends, the share to other nodes goes over the network, the rest inside.
+  // What a rank sends to other nodes goes over the network, the rest inside.
   const double others = workload.peers();
   const double node = workload.node_peers();
   const auto exchange = [&](double bytes) -> std::vector<Bound> {

@@ -7,7 +7,7 @@ namespace hotrow {
 namespace {
 
 constexpr double kFillMost = 0.99;  // of a log that still has room to clean in
-// The rest of a disk is for snapshots and for whatever else lies there.
+// The rest of a disk is for snapshots and for all else that lies there.
 constexpr double kDiskShareOfStore = 0.7;
 
 // As embedding/collection_plan.cc: what one step needs first, the rest by the bytes of the classes.
@@ -112,7 +112,7 @@ Traffic CountTraffic(const Workload& workload, const TierChoice& tiers) {
       }
     }
     const double misses = unique * (1 - lru.unique_keys);
-    // Of a run's misses some find nothing in the store, and the rows that are in the cache at its
+    // Some of a run's misses find nothing in the store, and the rows that are in the cache at its
     // end have not left it.
     double fresh = 0;
     double stay = 0;
@@ -191,7 +191,7 @@ ExchangeBytes CountExchange(const Workload& workload) {
   const double others = workload.peers();
   const double ids = workload.unique_keys * kKeyBytes +
                      static_cast<double>(workload.spec.tables.size()) * kCountBytes * ranks;
-  // Of keys that are dealt out by hash, 1/R are its own.
+  // 1/R of the keys, which are dealt out by hash, are its own.
   out.ids = ids * others / ranks;
   out.forward = workload.forward_wire_bytes * others / ranks;
   out.backward = workload.backward_wire_bytes * others / ranks;

@@ -15,8 +15,8 @@ namespace hotrow::internal {
 namespace {
 
 constexpr size_t kPathBytesMax = 1 << 10;
-constexpr char kOnlyPath[] = "/";  // that httplib sees, whatever it is
-// Of a connection, by the header Keep-Alive. There is no limit, but httplib names one.
+constexpr char kOnlyPath[] = "/";  // that httplib sees, for any path
+// Requests of a connection, by the header Keep-Alive. There is no limit, but httplib names one.
 constexpr size_t kRequestsSaid = 1'000'000;
 constexpr std::string_view kHeadTooLong =
     "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
@@ -69,7 +69,8 @@ HttpExchange::HttpExchange(HttpShared* shared, HttpStream* stream, std::function
         Fill(*std::move(refusal), &response);
         return response.status;
       });
-  // Of all statuses from 400 on. Those without a text are httplib's own: it did not understand.
+  // Handles all statuses from 400 on. Those without a text are httplib's own: it did not
+  // understand.
   set_error_handler(HandlerWithResponse([this](const httplib::Request&,
                                                httplib::Response& response) {
     if (response.body.empty()) {
@@ -100,7 +101,7 @@ bool HttpExchange::Serve() {
     r.path.assign(1, kOnlyPath[0]);
     r.ranges.clear();
     r.headers.erase("Accept-Encoding");
-    // Chunks have heads of their own, and a refused body is not read.
+    // Chunks have their own heads, and a refused body is not read.
     stream_.AllowBody(2 * shared_.options.body_bytes_max + kHeadBytesMax);
   });
   // A first line without end, of which httplib says nothing.

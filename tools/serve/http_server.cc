@@ -145,7 +145,7 @@ class Connections : public HttpShared {
         "--max_connections");
   }
 
-  // Ends what waits for a first byte; with `all` whatever is open.
+  // Ends what waits for a first byte; with `all` all that is open.
   void Shut(bool all) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const Connection& connection : open_) {
@@ -258,7 +258,7 @@ class Connections : public HttpShared {
   std::mutex mutex_;
   std::condition_variable closed_;
   std::list<Connection> open_;
-  // Of these without the evicted ones.
+  // How many of these there are without the evicted ones.
   int64_t taken_ = 0;
   int64_t probes_ = 0;
   int64_t places_ = 1;

@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<int64_t>> ParseShape(const Json& input, const std::st
 
 // The number of elements.
 absl::StatusOr<int64_t> ElementsOf(const std::vector<int64_t>& shape, const std::string& tensor) {
-  // A size of 0 makes all of it nothing, whatever the others are.
+  // A size of 0 makes all of it nothing, with any others.
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return int64_t{0};
   int64_t elements = 1;
   for (const int64_t size : shape) {

@@ -42,7 +42,7 @@ HttpReply ErrorReply(int status, std::string_view message) {
   return reply;
 }
 
-// Of an error that a request's content or its scoring ended with.
+// The status of an error that a request's content or its scoring ended with.
 int HttpStatusOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -75,7 +75,7 @@ bool Reads(const HttpRequest& request) {
   return request.method == "GET" || request.method == "HEAD";
 }
 
-// One of those who parse at once, whatever ends it.
+// The place of one of those who parse at once.
 class Turn {
  public:
   explicit Turn(std::counting_semaphore<>* places) : places_(*places) { places_.acquire(); }

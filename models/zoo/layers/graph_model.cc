@@ -330,7 +330,7 @@ absl::Status GraphModel::CheckSequences(const Input& input) const {
                                                      " (device_offsets)"));
     }
     if (sequence.offsets != nullptr && (sequence.gradient != nullptr || !input.training)) continue;
-    // Of no rows nothing need be there but the offsets.
+    // With no rows nothing need be there but the offsets.
     if (sequence.offsets != nullptr && sequence.offsets[input.batch_size] == sequence.offsets[0]) {
       continue;
     }

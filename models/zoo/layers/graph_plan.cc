@@ -314,7 +314,7 @@ class Planner {
     return scratch;
   }
 
-  // Of a gradient that lies somewhere: to where that of `input` is.
+  // Passes a gradient that lies somewhere on to where that of `input` is.
   void Pass(const Location& from, int32_t input, std::vector<Move>* moves) {
     Location to;
     Move::Kind kind = Move::Kind::kAdd;

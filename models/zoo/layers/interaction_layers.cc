@@ -16,7 +16,7 @@ namespace {
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
-// Of a product that fits into 32 bits then.
+// Half of a product that fits into 32 bits then.
 int32_t Half(int64_t a, int64_t b) { return static_cast<int32_t>(a * b / 2); }
 
 // The op over fields whose first one, where no other vector is given, is the dense vector.
