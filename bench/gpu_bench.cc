@@ -215,7 +215,7 @@ absl::Status RunProgram(const GpuBenchFlags& flags, const FlagSet& set) {
   for (const auto& [name, value] : set.Values()) {
     std::visit([&](const auto& v) { report["flags"][name] = v; }, value);
   }
-  // After each part, so that one that takes too long or fails costs no figure but its own.
+  // After each part, so that what takes too long or fails costs no figure but its own.
   const auto write_report = [&]() -> absl::Status {
     if (flags.report.empty()) return absl::OkStatus();
     report["figures"] = bench->figures();

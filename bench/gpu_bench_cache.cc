@@ -69,7 +69,7 @@ class LoadedCache {
   int64_t ways() const { return cache_->Size().ways; }
   int64_t batch() const { return bench_.sizes().batch; }
   int64_t batch_size() const { return batch_size_; }  // of the batches of resident keys
-  // Of the keys that Insert got, since the last ClearCounts.
+  // Counts of the keys that Insert got, since the last ClearCounts.
   int64_t hits() const { return hits_; }
   int64_t misses() const { return misses_; }
   void ClearCounts() { hits_ = misses_ = 0; }
@@ -148,7 +148,7 @@ absl::Status LoadedCache::InsertNew(int64_t n, bool dirty) {
 
 absl::Status LoadedCache::FindResidents() {
   const ExecContext ctx = bench_.Gpu();
-  // Of the newest keys, as many as there are ways, in a scattered order.
+  // The newest keys, as many as there are ways, in a scattered order.
   const int64_t size = std::min(inserted_, ways());
   int64_t stride = std::max<int64_t>(1, Share(size, 0.6180339887));
   while (std::gcd(stride, size) != 1) ++stride;

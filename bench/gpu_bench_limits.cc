@@ -178,7 +178,7 @@ absl::Status MeasureBus(GpuBench& bench) {
   bench.Add({"bus", "device to host, page-locked", to_host, amount, "bytes"});
   bench.SetLimit("d2h", amount / to_host.median);
 
-  // The second direction runs on a stream of its own, from the moment the first begins.
+  // The second direction runs on its own stream, from the moment the first begins.
   HOTROW_ASSIGN_OR_RETURN(const StreamHandle other, CreateStream());
   HOTROW_ASSIGN_OR_RETURN(const EventHandle begun, CreateEvent());
   HOTROW_ASSIGN_OR_RETURN(const EventHandle done, CreateEvent());

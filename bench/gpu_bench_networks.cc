@@ -70,7 +70,7 @@ absl::Status MeasureBothWays(GpuBench& bench, const Work& work,
   return absl::OkStatus();
 }
 
-// Of Mlp or CrossNetwork, which take the same calls.
+// Measures Mlp or CrossNetwork, which take the same calls.
 template <typename Network>
 absl::Status MeasureNetwork(GpuBench& bench, Network& network, int64_t batch, int64_t in,
                             int64_t out, const Work& work) {

@@ -1,4 +1,4 @@
-// The sparse ops over one batch: 10 features, each with a table of its own, one lookup a sample;
+// The sparse ops over one batch: 10 features, each with its own table, one lookup a sample;
 // for lookups also the same ids in longer bags.
 
 #include <cuda_runtime_api.h>

@@ -33,7 +33,7 @@ namespace {
 constexpr DensePrecision kPrecision = DensePrecision::kBf16;
 constexpr SparseOptimizerKind kOptimizer = SparseOptimizerKind::kRowWiseAdagrad;
 
-// Of what the limits allow, which docs/gpu_dense.md aims for.
+// Shares of what the limits allow, which docs/gpu_dense.md aims for.
 constexpr double kShareOfCopy = 0.85;
 constexpr double kShareOfProduct = 0.65;
 

@@ -40,7 +40,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
-// Of an index: four keys in nine ways, so that one key of a thousand finds no room.
+// Bytes of an index: four keys in nine ways, so that one key of a thousand finds no room.
 constexpr int64_t kIndexBytesPerRow = 48;
 constexpr SparseOptimizerKind kOptimizer = SparseOptimizerKind::kSgd;
 // Samples whose outputs are compared with what their rows must be.
@@ -54,8 +54,8 @@ double CacheBytesOfRow(int64_t rows, int64_t row_bytes, Device device) {
          static_cast<double>(std::max<int64_t>(1, size.ways));
 }
 
-// The ids of a step are Zipf over each table, as LookupIds draws them, but anew for each step from
-// the same tables.
+// The ids of a step are Zipf over each table, as LookupIds draws them, but drawn again for each
+// step from the same tables.
 class TierIds {
  public:
   TierIds(const TiersPlan& plan, ThreadPool* pool)
@@ -121,7 +121,7 @@ class WallTimer final : public StreamTimer {
   int64_t end_ns_ = 0;
 };
 
-// A directory of its own below `path`, removed with all that is in it.
+// A directory for itself below `path`, removed with all that is in it.
 class ScratchDir {
  public:
   static absl::StatusOr<std::unique_ptr<ScratchDir>> Create(const std::string& path) {

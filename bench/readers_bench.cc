@@ -3,7 +3,7 @@
 // What bounds it: every byte must be looked at once; `count_newlines` does no more than that. The
 // others turn the text into samples: `parse` in memory, `stream` from a file to shuffled batches of
 // 2,048 samples as the trainer gets them (windows, larger than memory), `stream_gzip` the same from
-// a gzip file, where decompression runs on a thread of its own and counts too. `load` reads a file
+// a gzip file, where decompression runs on its own thread and counts too. `load` reads a file
 // into memory. `gather` makes the batches of data that is in memory already; its bytes are those of
 // the text that it stands for. `_threaded` is the same with --reader_threads. `synthetic` draws as
 // many samples of the same shape, `resident` reads them from 65,536 that were drawn once. `packed`

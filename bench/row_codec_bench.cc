@@ -3,7 +3,7 @@
 // What bounds it: each row is read once where it lies, scattered over more memory than the caches
 // hold, and its bytes are written once, or the other way round. `memcpy` is the same bytes in one
 // piece: what the machine can do at best; `gather` copies the same scattered rows unchanged.
-// bytes/s counts the fp32 side of the rows, N * D * 4, whatever the type on the wire, so all lines
+// bytes/s counts the fp32 side of the rows, N * D * 4, with any type on the wire, so all lines
 // compare; `of_memcpy` is its ratio to a memcpy that is timed in the same run, just before.
 //
 //   row_codec_bench [--benchmark_filter=encode/int8] [other flags of Google Benchmark]

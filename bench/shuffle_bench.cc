@@ -66,7 +66,7 @@ double Median(std::vector<double> values) {
 // Bytes of a step without unique, for all ranks together.
 int64_t BytesOfLookups(const CtrBatch& whole, const EmbeddingCollectionOptions& options,
                        int ranks) {
-  // Each feature has a table of its own, in order.
+  // Each feature has its own table, in order.
   const auto features = static_cast<int64_t>(options.tables.size());
   int64_t bytes = 0;
   for (int64_t f = 0; f < features; ++f) {

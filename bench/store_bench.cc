@@ -602,7 +602,7 @@ absl::Status RunProgram(StoreBenchFlags& flags, const FlagSet& set) {
   if (!flags.kill_child.empty()) return Bench(flags).RunKillChild();
   const std::string data_path = flags.path;
   const bool on_disk = flags.store != "memory";
-  // Only a directory of its own is emptied: one that is missing, or empty, or marked by an earlier
+  // Only the bench's directory is emptied: one that is missing, or empty, or marked by an earlier
   // run.
   const std::string mark = data_path + "/store_bench.data";
   Env& env = PosixEnv();

@@ -4,7 +4,7 @@
 // than copying the same bytes in order. `memcpy` measures that; `address` gathers rows whose
 // addresses are known (random rows, no index); `host_store` is HostStore::Find; the two naive ways
 // are absl::flat_hash_map, one key after the other: to an index into rows in one array on huge
-// pages, and to a pointer to a row of its own. All take turns within each repeat, so that a machine
+// pages, and to a pointer to a separate row. All take turns within each repeat, so that a machine
 // that is busy now and then slows them alike. Time is the thread's processor time, which leaves out
 // what other programs took. Medians and their ratios are printed.
 //
@@ -101,7 +101,7 @@ int Run(const Flags& flags) {
   const int64_t row_bytes = flags.row_bytes;
   const auto row_size = static_cast<size_t>(row_bytes);
 
-  // Rows, 14 bytes of metadata each and 1/8 + 64 MiB for whatever is part-filled.
+  // Rows, 14 bytes of metadata each and 1/8 + 64 MiB for what is part-filled.
   const int64_t payload = flags.rows * (row_bytes + 14);
   auto opened = HostStore::Open({.tables = {{.table = 7, .row_bytes = row_bytes}},
                                  .budget_bytes = payload + payload / 8 + (int64_t{64} << 20)});

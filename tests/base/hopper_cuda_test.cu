@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kLanes = 32;
 
-// Eight 16-bit elements a row: element j of row i of matrix q is 64 q + 8 i + j. Rows lie in an
-// order of their own, 48 bytes from each other.
+// Eight 16-bit elements a row: element j of row i of matrix q is 64 q + 8 i + j. Rows lie in a
+// mixed order, 48 bytes from each other.
 constexpr int kRowBytes = 48;
 __device__ int PlaceOfRow(int row) { return row * 5 % kLanes; }
 

@@ -1,5 +1,5 @@
 // Spans as a profiler sees them: the test is its own profiler, see tests/base/nvtx_probe.cc. In a
-// binary of its own, since NVTX looks for a profiler once in a process.
+// separate binary, since NVTX looks for a profiler once in a process.
 
 #include <dlfcn.h>
 

@@ -171,7 +171,7 @@ TEST(TextServerTest, BadOptionsAreNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("path")));
   EXPECT_THAT(start({.deadline_ms = 0}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("deadline_ms")));
-  // Of a network for examples: no machine has it.
+  // An address of a network for examples: no machine has it.
   EXPECT_THAT(start({.address = "192.0.2.1"}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no such address")));
 }

@@ -43,7 +43,7 @@ TEST(CapiContextTest, AStreamIsOfTheDeviceThatIsNamed) {
                                          std::to_string(device) + ", and options.device_index is"));
   }
   HOTROW_ASSERT_OK(UseDevice({.device = Device::kCuda, .device_index = 0}));
-  EXPECT_EQ(Make(nullptr, devices - 1).message, "");  // a stream of its own
+  EXPECT_EQ(Make(nullptr, devices - 1).message, "");  // its own stream
 }
 
 }  // namespace

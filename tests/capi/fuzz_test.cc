@@ -169,7 +169,7 @@ class Fuzzer : public DrawnCalls {
     return out;
   }
 
-  // Of the features with pooling "none", in their order; which these are the collection says.
+  // The lookups of the features with pooling "none", in their order; the collection says which.
   std::vector<int64_t> UnpooledLookups(const Tables& tables, const Batch& batch) {
     uint64_t needed = 0;
     std::string text(8192, '\0');
@@ -544,7 +544,7 @@ class Fuzzer : public DrawnCalls {
     }
   }
 
-  // Whatever was refused before, a good step and a good evaluation work.
+  // After any refusal a good step and a good evaluation work.
   void ExpectWorks(size_t i) {
     Tables& tables = tables_[i];
     if (tables.handle == nullptr || tables.closed) return;

@@ -509,7 +509,7 @@ class ScorerFuzzer : public DrawnCalls {
           Score();
       }
     }
-    // Whatever was refused before, a good call works.
+    // After any refusal a good call works.
     for (hotrow_scorer* const scorer : scorers_) {
       const auto batch = MakeBatch(2, true);
       Matrices memory;

@@ -835,7 +835,7 @@ static void TestPacking(const char* dir) {
   CHECK_FAILS(hotrow_data_open(spec, 1, &data), HOTROW_NOT_FOUND, path);
 }
 
-/* Each thread has a message of its own. */
+/* Each thread has its own message. */
 static void* FailOnce(void* unused) {
   (void)unused;
   CHECK(strcmp(hotrow_error_message(), "") == 0);

@@ -24,7 +24,7 @@ std::byte Value(uint64_t call, int from, int to, int64_t i) {
   return static_cast<std::byte>(Mix64(seed + static_cast<uint64_t>(i) / 8) >> (8 * (i % 8)));
 }
 
-// Part p of a buffer: what rank p gets or gives, with gaps between and in an order of its own.
+// Part p of a buffer: what rank p gets or gives, with gaps between and in any order.
 struct Parts {
   std::vector<int64_t> bytes;
   std::vector<int64_t> offsets;
@@ -227,7 +227,7 @@ absl::Status Call(Communicator& c, Collective collective, int64_t bytes) {
 
 absl::Status RandomCalls(Communicator& c, uint64_t seed, int count, int64_t max_bytes) {
   RandomStream random(seed, RandomPurpose::kTest);
-  // Of very different sizes, often none.
+  // Very different sizes, often none.
   const auto draw_bytes = [&]() -> int64_t {
     switch (random.Below(4)) {
       case 0:

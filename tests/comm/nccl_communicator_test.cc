@@ -136,7 +136,7 @@ TEST(NcclCommunicatorTest, AFailureOnTheHostEndsWhatWaitsForTheDevice) {
 TEST(NcclCommunicatorTest, WithoutAGpuItSaysSoOnAllRanks) {
   if (UsableGpu().ok()) GTEST_SKIP() << "this machine has a GPU";
   const auto statuses = RunOnThreads(2, {}, [](Communicator& c) {
-    // Rank 1 waits in a call of its own until it hears of rank 0's failure.
+    // Rank 1 waits in another call until it hears of rank 0's failure.
     return c.rank() == 0 ? NcclCommunicator::Create(c).status() : c.Barrier();
   });
   const absl::StatusCode code =

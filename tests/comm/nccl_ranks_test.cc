@@ -1,4 +1,4 @@
-// NcclCommunicator between several ranks, which are threads, each with a GPU of its own: on the
+// NcclCommunicator between several ranks, which are threads, each with its own GPU: on the
 // emulated GPU (tests/emulated_gpu/emulated_nccl.h), or on a machine with so many.
 
 #include <cuda_runtime_api.h>
@@ -246,7 +246,7 @@ TEST_P(NcclRanksTest, RandomCallsGiveWhatTheSeedSays) {
   }
 }
 
-// Whatever their order, the same on every rank.
+// In any order, the same on every rank.
 TEST_P(NcclRanksTest, SumsHaveTheSameBitsOnAllRanks) {
   RunOk([](Communicator& c, NcclCommunicator& nccl) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const StreamHandle stream, CreateStream());

@@ -49,7 +49,7 @@ TEST(RankEnvironmentTest, ReadsWhatEachLauncherSets) {
   EXPECT_EQ(env.rank, 3);
   EXPECT_EQ(env.local_rank, 1);
   EXPECT_EQ(env.local_world_size, 1);  // not said
-  // mpirun's own variables come first, whatever else is set.
+  // mpirun's own variables come first, with anything else set.
   torchrun.insert(open_mpi.begin(), open_mpi.end());
   HOTROW_ASSERT_OK_AND_ASSIGN(env, Detect(torchrun));
   EXPECT_EQ(env.launcher, Launcher::kMpi);

@@ -104,7 +104,7 @@ TEST(CachedStoreTest, AnswersAsTheModelDoesWhateverTheBudget) {
       EXPECT_LE(stats.used_bytes, stats.budget_bytes);
       EXPECT_GT(stats.hits, 0);
       EXPECT_LT(stats.hits, stats.finds);
-      // All that was written is below, whatever became of the caches.
+      // All that was written is below, in the caches or not.
       for (const auto& [key, row] : model) {
         ASSERT_EQ(ReadRows(*stack.store, {{key.second, key.first}})[0], row);
       }

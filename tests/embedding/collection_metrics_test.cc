@@ -220,7 +220,7 @@ TEST(CollectionMetricsTest, AgesAreThoseOfRowsThatComeAgainAndOfRowsThatAreThere
     EXPECT_EQ(Value(families, "hotrow_living_rows", {{"table", "b"}, {"le", "4"}}), 0);
     EXPECT_EQ(Value(families, "hotrow_living_rows", {{"table", "b"}, {"le", "16"}}), 3);
     EXPECT_EQ(Value(families, "hotrow_living_rows", {{"table", "b"}, {"le", "+Inf"}}), 3);
-    // Of two ranks that both have them.
+    // The sum of two ranks that both have them.
     EmbeddingStats sum = stats;
     const std::vector<int64_t> once = PackCounts(stats);
     std::vector<int64_t> rows = once;

@@ -97,7 +97,7 @@ class DeviceRanksTest : public testing::TestWithParam<TablesKind> {
     return options;
   }
 
-  // On the devices. Whatever lags does so only here.
+  // On the devices. What lags does so only here.
   static Outcome Train(const OptionsOfRank& options_of, const RankRun& run) {
     const Lag lag;
     return TrainOnRanksAt(Place(), ranks(), options_of, run);
@@ -245,7 +245,7 @@ TEST_P(DeviceRanksTest, CancelledStepsLeaveTheRanksInStep) {
   EXPECT_EQ(hash, want.digest.hash);
 }
 
-// Of what each rank serves, in the order in which the others asked.
+// What each rank serves, in the order in which the others asked.
 TEST_P(DeviceRanksTest, KeysAreToldAndCountedAsOnTheHost) {
   struct Told {
     uint32_t table;
@@ -300,7 +300,7 @@ TEST_P(DeviceRanksTest, RowsAreReadWrittenAndErasedByKey) {
       HOTROW_RETURN_IF_ERROR(TrainSteps(tables, 0, rank, ranks(), run, stream));
       std::vector<uint64_t> keys;
       for (uint64_t i = 0; i < 20 + static_cast<uint64_t>(rank) * 9; ++i) keys.push_back(i * 7);
-      // Keys of its own, which any rank may keep.
+      // Its own keys, which any rank may keep.
       std::vector<uint64_t> written;
       for (uint64_t i = 0; i < 10; ++i) {
         written.push_back(50 + i * static_cast<uint64_t>(ranks()) + static_cast<uint64_t>(rank));
@@ -461,7 +461,7 @@ TEST_P(DeviceRanksTest, ARankWithoutRoomEndsTheJobAndIsNamed) {
       [&](int rank) {
         EmbeddingCollectionOptions out = TwoWidths();
         for (TableConfig& table : out.tables) table.max_hotness = 0;
-        // Of one rank for a few rows.
+        // The cache of one rank is for a few rows.
         out = WithDeviceCache(out, 1);
         if (rank != 1) out.cache.device_bytes = 8 * kMiB;
         return out;

@@ -291,7 +291,7 @@ TEST_P(DeviceRowShuffleTest, AStepThatIsDroppedEndsBeforeWhatComesNext) {
       Rows served;
       DeviceMemory<const std::byte*> rows;
     };
-    // Of 30 keys of each table, all of them or every tenth.
+    // All of 30 keys of each table, or every tenth.
     const auto prepare = [&](uint64_t stride, Step* step) -> absl::Status {
       std::vector<uint64_t> values;
       std::vector<LookupSegment> segments;

@@ -103,7 +103,7 @@ TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
 }
 
 #if HOTROW_HAVE_CUDA
-// Else no row of a step would be on its way before the step before has ended, whatever the depth.
+// Else no row of a step would be on its way before the step before has ended, with any depth.
 TEST_P(DeviceTiersTest, MissesArePlacedWhileTheStepBeforeIsAtWork) {
   if (GetParam().device == Device::kCpu) return;  // there the caller's work is done when it returns
   EmbeddingCollectionOptions options = WithDeviceCache(SmallTables(), 4.0);

@@ -270,7 +270,7 @@ class Story {
     return absl::OkStatus();
   }
 
-  // Each rank names keys of its own, some of them twice, many without a row.
+  // Each rank names its own keys, some of them twice, many without a row.
   absl::Status Erase() {
     if (random_.Below(3) == 0) return EraseOld();
     const auto table = static_cast<int>(random_.Below(kTables));
@@ -529,7 +529,7 @@ TEST(WriteRowsTest, WhatIsWrongIsNamedAndChangesNothing) {
   EXPECT_EQ(after.tables[0].rows, 2);
 }
 
-// Half-precision rows are rounded to the nearest, and the state of the optimizer begins anew. A
+// Half-precision rows are rounded to the nearest, and the state of the optimizer begins again. A
 // frozen table takes rows, too.
 TEST(WriteRowsTest, RowsBeginAnewWithTheWeights) {
   EmbeddingCollectionOptions options =

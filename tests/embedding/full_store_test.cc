@@ -226,7 +226,7 @@ TEST_P(FullStoreTest, GoesOnFromItsCheckpointWithALargerBudget) {
 
 // --- A full file system --------------------------------------------------------------------------
 
-// A small file system of its own, and a file that fills it.
+// A small file system for itself, and a file that fills it.
 class SmallDisk {
  public:
   explicit SmallDisk(std::string dir)

@@ -362,7 +362,7 @@ TEST(GradientResidualsTest, DamagedBytesAreRefusedAndNothingIsTaken) {
     }
   }
   for (size_t slot = 0; slot < 5; ++slot) {
-    // Of a table that is not there, of steps that have not been, of none.
+    // A table that is not there, steps that have not been, and none.
     for (const auto& [at, value] : {std::pair<size_t, int>{8, 1}, {8, 77}, {12, 7}, {12, 0}}) {
       std::vector<std::byte> bad = good;
       bad[40 + slot * 16 + at] = static_cast<std::byte>(value);

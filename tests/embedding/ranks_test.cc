@@ -630,7 +630,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, RanksSnapshotTest,
 #endif
                                          ));
 
-// Each rank asks for keys of its own, most of which others keep.
+// Each rank asks for its own keys, most of which others keep.
 TEST(RanksTest, RowsAreReadByKeyFromWhereverTheyAreKept) {
   constexpr int kRanks = 3;
   EmbeddingCollectionOptions plain = Options({Table("a", 8, {"f0"}), Table("b", 5, {"f1"})});

@@ -269,7 +269,7 @@ TEST(RowInflowTest, InitialRowsThatTheDeviceMakesDoNotPassThroughStaging) {
     ASSERT_EQ(miss_keys.size(), keys.size());
     constexpr int kUnwritten = 0xEE;
     for (std::byte* const row : staging) std::memset(row, kUnwritten, row_bytes);
-    // Of every other key the store has the row.
+    // The store has the row of every other key.
     std::vector<uint8_t> found;
     for (size_t i = 0; i < keys.size(); ++i) found.push_back(i % 2);
     HOTROW_ASSERT_OK(table->Fill({}, &step, found));

@@ -1108,7 +1108,7 @@ TEST(RowScoreTest, OfACapacityTheLowestGo) {
   HOTROW_ASSERT_OK(column.Step({4}, 1, {4}));
   EXPECT_EQ(column.rows(), 3);
   EXPECT_EQ(column.Weight(2), 1);
-  // A key that comes back begins anew, also where the store still has its row.
+  // A key that comes back begins again, also where the store still has its row.
   HOTROW_ASSERT_OK(column.Step({2}, 1, {6}));
   EXPECT_EQ(column.Score(2), 6);
   EXPECT_EQ(column.Weight(2), 0.5f);

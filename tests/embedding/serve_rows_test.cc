@@ -33,7 +33,7 @@ using ::hotrow::test::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Of "wide", of floats, and "also wide", of `precision`; "narrow" is read as it is.
+// Options that serve "wide", of floats, and "also wide", of `precision`; "narrow" is read as it is.
 EmbeddingCollectionOptions ServedAs(ServingRows form, WeightsPrecision precision) {
   EmbeddingCollectionOptions options = test::TwoWidths(SparseOptimizerKind::kRowWiseAdagrad);
   options.tables[0].serve_rows = form;

@@ -494,7 +494,7 @@ TEST(ServingDiskTest, HotKeysAreReadBeforeTheTablesAreOpen) {
     HOTROW_ASSERT_OK(PoolCall(*tables, call, &own));
     HOTROW_ASSERT_OK(tables->SaveHotKeys());
   }
-  // Of other rows of these tables, too: a newer model of the same.
+  // Other rows of these tables, too: a newer model of the same.
   for (const char* source : {"model", "next"}) {
     ServingTablesOptions options = Options(4 * kMiB, &env);
     options.rows_source = source;

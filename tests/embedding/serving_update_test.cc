@@ -169,8 +169,8 @@ void ExpectShows(const ServingTables& tables, const ServingTables::View& view, c
 
 class ServingUpdateTest : public testing::TestWithParam<ServingRows> {};
 
-// Random updates, each against tables that were built anew: before it is folded and after. The view
-// before it is what it was until then. An update that is given up changes nothing.
+// Random updates, each against tables that were built again: before it is folded and after. The
+// view before it is what it was until then. An update that is given up changes nothing.
 TEST_P(ServingUpdateTest, EachVersionIsWhatABuildOfItsRowsIs) {
   for (const uint64_t seed : test::Seeds(3)) {
     SCOPED_TRACE(absl::StrCat("HOTROW_TEST_SEED=", seed));

@@ -375,7 +375,7 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
   EXPECT_GE(failed, 4) << "a snapshot makes more calls than that";
 }
 
-// An SSD that fails at some call and from there on: whatever was prepared before is there again
+// An SSD that fails at some call and from there on: what was prepared before is there again
 // when the disk is.
 TEST(SnapshotFailureTest, AnSsdThatGoesAwayKeepsWhatWasPrepared) {
   constexpr int kSteps = 40;

@@ -227,7 +227,7 @@ TEST_P(StoresTest, ARefusedOpenNamesTheReasonAndChangesNothing) {
   const auto before = Contents(dir);
   const auto refused = [&](const EmbeddingCollectionOptions& options) {
     const absl::Status status = EmbeddingCollection::Create(options, {}).status();
-    // RocksDB writes a log of its own.
+    // RocksDB writes its own log.
     if (GetParam() != StoreKind::kRocksDb) {
       EXPECT_EQ(Contents(dir), before) << status;
     }

@@ -191,7 +191,7 @@ float Nearest(float x, int bits) {
   return std::nearbyint(x / unit) * unit;
 }
 
-// Each of `n` keys from `first` on in a sample of its own, for each of `features`.
+// Each of `n` keys from `first` on in its own sample, for each of `features`.
 Batch OneKeyEach(uint64_t first, int64_t n, int features) {
   Batch batch;
   batch.batch_size = n;

@@ -224,7 +224,7 @@ std::vector<double> Vectors(const Product& p, const void* data, const Layout& la
   return out;
 }
 
-// Of numbers that have been read with checks.
+// The product of numbers that have been read with checks.
 __attribute__((optimize("O3"), no_sanitize("address", "undefined"))) double Dot(const double* a,
                                                                                 const double* b,
                                                                                 uint64_t n) {
@@ -248,7 +248,7 @@ float FinishedNumber(const Desc& desc, float sum, int64_t row) {
     if (sum <= 0) sum = 0;
   }
   static std::atomic<uint32_t> count = 0;
-  // Of sums that rounding may change: whole ones are the same in any order.
+  // Only sums that rounding may change: whole ones are the same in any order.
   const bool is_whole = sum == std::nearbyint(sum);
   if (fault == Fault::kDoesNotRepeat && !is_whole && ++count % 97 == 0) sum *= 1.01f;
   return sum;

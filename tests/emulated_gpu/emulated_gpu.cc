@@ -637,7 +637,7 @@ using hotrow::emulated::Setting;
 
 namespace {
 
-// Of this thread, as cudaSetDevice left it.
+// The device of this thread, as cudaSetDevice left it.
 thread_local int current_device = 0;
 
 }  // namespace
@@ -662,7 +662,7 @@ struct Capture {
   std::map<CUstream_st*, Branch> branches;
 };
 
-// Does what it is given in order, on a thread of its own.
+// Does what it is given in order, on its own thread.
 struct CUstream_st {
   CUstream_st() : thread([this] { Run(); }) {}
   ~CUstream_st() {
@@ -745,7 +745,7 @@ struct CUevent_st {
       return passed;
     }
   };
-  // Of the last record, one of these:
+  // What the last record left, one of these:
   std::shared_ptr<Moment> moment;
   std::shared_ptr<Capture> capture;
   CUstream_st* stream = nullptr;  // of the capture, and how much was captured there
@@ -864,7 +864,7 @@ void EnqueueOnStream(cudaStream_t stream, std::function<void()> work) {
 
 bool DeviceReaches(const void* data, size_t bytes) { return Memory::Get().Knows(data, bytes); }
 
-// Of a block, as CUDA's guide lists them: with and without cudaFuncSetAttribute.
+// The shared memory of a block, as CUDA's guide lists them: with and without cudaFuncSetAttribute.
 static constexpr size_t kSharedBytesPlain = 48 << 10;
 static size_t SharedBytesMax() { return (ComputeCapability() >= 90 ? 227 : 163) << 10; }
 static std::atomic<size_t> shared_bytes_allowed = kSharedBytesPlain;
@@ -959,7 +959,7 @@ cudaError_t cudaSetDevice(int device) {
   current_device = device;
   return cudaSuccess;
 }
-// What the device says of itself, whatever HOTROW_EMULATED_GPU_PROCESSORS is.
+// What the device says of itself, with any HOTROW_EMULATED_GPU_PROCESSORS.
 static constexpr int kProcessors = 2;
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {

@@ -385,7 +385,7 @@ TEST(CheckpointTest, GoesOnOnAnotherTier) {
       if (first.store != second.store)
         options.store_path += second.store == StoreKind::kMemory ? "" : "/elsewhere";
       options.keep_checkpoints = 3;
-      // It dies once more before it has a checkpoint of its own.
+      // It dies once more before it has its own checkpoint.
       ASSERT_THAT(RunSmall(options, DieAt(14), {.pool = &pool}),
                   StatusIs(absl::StatusCode::kAborted, "killed"));
       HOTROW_ASSERT_OK_AND_ASSIGN(
@@ -624,7 +624,7 @@ TEST(CheckpointTest, AModelCanStartFromACheckpoint) {
   next.save_dir = "/run/saved";
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport from_newest, RunSmall(next));
   EXPECT_EQ(from_newest.resumed_from_step, 30);
-  // The same from the saved model of a run that ended there, with checkpoints of its own.
+  // The same from the saved model of a run that ended there, with its own checkpoints.
   next.init_from = "/run/saved";
   next.save_dir.clear();
   next = WithCheckpoints(next, 3);
@@ -731,7 +731,7 @@ TEST(CheckpointTest, RowsOfAnotherRunAreRefusedAndLeftAsTheyAre) {
   }
 }
 
-// Of two checkpoints the older one is damaged. What is good goes on, and what is not is kept.
+// The older one of two checkpoints is damaged. What is good goes on, and what is not is kept.
 TEST(CheckpointTest, ADamagedOlderOneIsLeftAloneAndNamed) {
   const std::string expected = Reference(SmallRun());
   for (const Tier& tier : {Tiers()[0], Tiers()[2]}) {

@@ -637,7 +637,7 @@ TEST(DeltaChainTest, EachKindOfDamageIsNamedAndNothingIsMade) {
   }
 }
 
-// A link before the last that was written anew, with right checksums: the next names another.
+// A link before the last that was written again, with right checksums: the next names another.
 TEST(DeltaChainTest, ALinkThatWasWrittenAnewIsNamed) {
   MemEnv env;
   TrainingRun run(&env);

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 constexpr int32_t kDim = 3;
 constexpr int32_t kDense = 2;
 
-// A history, its target, which shares its table, and a feature of its own.
+// A history, its target, which shares its table, and a feature with its own.
 DinOptions SmallOptions() {
   DinOptions options = {{.num_dense = kDense,
                          .num_sparse = 3,

@@ -450,7 +450,7 @@ TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
                                           "--checkpoint_every=300",
                                           "--prefetch_depth=2",
                                           "--resume"};
-  // Summed over the lives: the last one may have too few steps left for a checkpoint of its own.
+  // Summed over the lives: the last one may have too few steps left for its own checkpoint.
   int64_t checkpoints = 0;
   double pause_ms = 0;
   for (int life = 0;; ++life) {

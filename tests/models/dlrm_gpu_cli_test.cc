@@ -1,4 +1,4 @@
-// Trains with the program on a GPU, from flags to report. A test of its own, since a bundle for GPU
+// Trains with the program on a GPU, from flags to report. A separate test, since a bundle for GPU
 // machines has it: it needs the program beside it and nothing of the build machine.
 
 #include <nlohmann/json.hpp>
@@ -65,7 +65,7 @@ TEST(DlrmGpuCliTest, AGpuLearnsWhatTheCpuLearns) {
   EXPECT_EQ(gpu["rows"], cpu["rows"]);
   EXPECT_NEAR(gpu["test"]["logloss"].get<double>(), cpu["test"]["logloss"].get<double>(), 1e-3);
   EXPECT_NEAR(gpu["test"]["auc"].get<double>(), cpu["test"]["auc"].get<double>(), 2e-3);
-  // But they repeat, whatever the cache holds.
+  // But they repeat, with any rows in the cache.
   EXPECT_EQ(EndOf(Train({"--device=cuda", "--device_cache_bytes=1GiB"})), EndOf(gpu));
 }
 

@@ -313,7 +313,7 @@ TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   EXPECT_GT(options.store_bytes, 1 << 20);
   EXPECT_LT(options.store_bytes, UsableMemoryBytes());
   EXPECT_FALSE(options.initializer.has_value());
-  // Of one share of the memory.
+  // With one share of the memory.
   TrainerFlags feedback;
   feedback.options.exchange_backward = ExchangeType::kInt8;
   feedback.options.exchange_feedback_bytes = 1 << 20;
@@ -519,7 +519,7 @@ std::string AnotherValue(const TrainerSetting& row) {
   return field.hint == "X" ? "0.5" : "7";
 }
 
-// Each row of the table is a flag of its own field: another value for it changes this setting and
+// Each row of the table is a flag with its own field: another value for it changes this setting and
 // no other, and reads back as it was written.
 TEST(TrainerSettingsTest, EachRowIsOneFieldThatReadsBackAsItIsWritten) {
   std::set<std::string> names;

@@ -162,7 +162,7 @@ std::vector<Kind> AllKinds() {
           Normed()};
 }
 
-// Of the weights and the bias that begin as zeros, which would hide mistakes.
+// Draws the weights and the bias that begin as zeros, which would hide mistakes.
 void RandomizeWidePart(const GraphModel& model, std::span<float> parameters) {
   RandomStream random(5, RandomPurpose::kTest);
   for (const char* const name : {"linear", "bias", "cin_logit"}) {
@@ -342,7 +342,7 @@ void CheckStep(const Kind& kind, int32_t num_dense, float dropout, int64_t size)
   for (size_t i = 0; i < magnitude.size(); ++i) {
     ASSERT_NEAR(got.gradients[i], want.gradients[i], bound(magnitude[i], largest)) << i;
   }
-  // Adam's first step is lr g / (|g| + eps'): it moves by the learning rate whatever the size of g,
+  // Adam's first step is lr g / (|g| + eps'): it moves by the learning rate with any size of g,
   // so parameters are near where the gradient is not lost in its own error.
   for (size_t i = 0; i < magnitude.size(); ++i) {
     if (std::abs(want.gradients[i]) < 100 * bound(magnitude[i], largest)) continue;

@@ -283,8 +283,8 @@ std::string FileStartingWith(const std::string& dir, const std::string& prefix) 
   return "";
 }
 
-// Whatever is wrong with the next delta: the error names it, nothing of it is visible, and once it
-// is right it is applied.
+// Anything may be wrong with the next delta: the error names it, nothing of it is visible, and once
+// it is right it is applied.
 TEST(LiveScorerChainTest, ABadDeltaIsNamedAndTheOldStateServes) {
   const FinishedRun& finished = FinishedRun::Of({});
   const FinishedRun& other = FinishedRun::Of({.seed = 8});
@@ -498,7 +498,7 @@ TEST(LiveScorerChainTest, AnotherBaseIsOpenedBesideTheOldOne) {
   EXPECT_TRUE(of_other == of_base);
 }
 
-// Compacted to the next link while that is kept: applied, not opened anew.
+// Compacted to the next link while that is kept: applied, not opened again.
 TEST(LiveScorerChainTest, LinksBeforeTheBaseAreApplied) {
   const FinishedRun& finished = FinishedRun::Of({});
   GrowingChain chain(finished);
@@ -514,7 +514,7 @@ TEST(LiveScorerChainTest, LinksBeforeTheBaseAreApplied) {
   EXPECT_TRUE(found == expected);
 }
 
-// Writes the manifest of a delta anew.
+// Writes the manifest of a delta again.
 DeltaManifest Rewrite(const std::string& dir, const std::function<void(DeltaManifest&)>& change) {
   absl::StatusOr<DeltaManifest> delta = ReadDeltaManifest(PosixEnv(), dir);
   HOTROW_EXPECT_OK(delta);

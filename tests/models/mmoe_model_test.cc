@@ -71,7 +71,7 @@ std::vector<double> BatchLogits(const GraphModel& model, const MmoeOptions& o, i
   return logits;
 }
 
-// Of experts, then for each task gate and tower; backwards.
+// The layers of experts, then for each task gate and tower; backwards.
 test::Ranges Layers(const GraphModel& model) {
   test::RangesFromEnd layers(model);
   for (int32_t task = 8; task-- > 0;) {
@@ -111,7 +111,7 @@ TEST(MmoeModelTest, OneTaskMatchesTheReference) {
   test::CheckAgainstReference(Kind("OneTask", options), {.over_arch_layer_sizes = {1}}, 7, 4);
 }
 
-// A gate that is sure takes one expert, whatever the size of its numbers.
+// A gate that is sure takes one expert, with numbers of any size.
 TEST(MmoeModelTest, LargeGatesDoNotOverflow) {
   MmoeOptions options = SmallOptions();
   options.max_batch_size = 4;

@@ -196,7 +196,7 @@ TEST(ModelCliTest, ACacheMovesNoBit) {
   }
 }
 
-// Saving writes all rows anew, while checkpoints fill the disk.
+// Saving writes all rows again, while checkpoints fill the disk.
 TEST(ModelCliTest, ModelsOfTablesThatDecayAreSavedOnAFullDisk) {
   const auto flags = [](const std::string& disk, const std::string& dir) {
     return std::vector<std::string>{

@@ -82,7 +82,7 @@ void FixManifest(std::string* text) {
   text->replace(at, kCrcDigits, absl::StrFormat("%08x", CrcOf(*text)));
 }
 
-// Of a header and what follows it.
+// The bytes of a header and what follows it.
 std::string Tensors(std::string_view header, std::string_view data) {
   const uint64_t length = header.size();
   std::string out(sizeof(length), '\0');

@@ -141,7 +141,7 @@ TEST(ModelGraphTest, ASumLeavesThePartsOfAConcatenationAsTheyAre) {
       });
 }
 
-// Parts below the embeddings, and above them, that have no parameters of their own.
+// Parts below the embeddings, and above them, that have no parameters.
 TEST(ModelGraphTest, DensePartsThatMeetLateGetTheirGradient) {
   Check(
       [](ModelGraph& g) {
@@ -169,7 +169,7 @@ TEST(ModelGraphTest, DensePartsThatMeetLateGetTheirGradient) {
       });
 }
 
-// A column that lies among others, though its part makes it as a column of its own.
+// A column that lies among others, though its part makes it as a separate column.
 TEST(ModelGraphTest, FmMayBeOneColumnOfAConcatenation) {
   Check(
       [](ModelGraph& g) {

@@ -58,7 +58,7 @@ struct Kind {
   int32_t num_dense = 3;
 };
 
-// Each model of the zoo, in the forms that have layers of their own.
+// Each model of the zoo, in the forms that have their own layers.
 std::vector<Kind> Kinds() {
   return {{"dlrm", {{"dense_arch_layer_sizes", "7-4"}}},
           {"dlrm", {{"dense_arch_layer_sizes", "7-4"}, {"batch_norm", "true"}}},

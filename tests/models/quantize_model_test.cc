@@ -102,7 +102,7 @@ TEST(QuantizeModelTest, CodesScoreAsRowsThatAreConvertedAsTheyAreRead) {
   }
 }
 
-// Whatever form the model has, and with first values that have decayed.
+// With any form of the model, and with first values that have decayed.
 TEST(QuantizeModelTest, EveryFormOfAModelIsRead) {
   Trained trained;
   trained.Train(Kinds()[0], [&](TrainerOptions& options) {

@@ -1,5 +1,5 @@
-// Checkpoints and saved models that several ranks write together, each with a store of its own. The
-// ranks are threads with one file system, and each has faults of its own.
+// Checkpoints and saved models that several ranks write together, each with its own store. The
+// ranks are threads with one file system, and each has its own faults.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -605,7 +605,7 @@ TEST(RankCheckpointTest, TheNumberOfRanksMayChange) {
     const std::vector<absl::Status> all = RunRanks(
         [&](Communicator& comm) -> absl::Status {
           HOTROW_ASSIGN_OR_RETURN(const auto rank, Rank::Start(comm, &env, setting));
-          // Rows start anew here; steps go on.
+          // Rows start again here; steps go on.
           while (rank->step() < step) HOTROW_RETURN_IF_ERROR(rank->Train(1));
           for (int i = 0; i < checkpoints; ++i) {
             HOTROW_RETURN_IF_ERROR(rank->Train(2));
@@ -622,7 +622,7 @@ TEST(RankCheckpointTest, TheNumberOfRanksMayChange) {
   run(3, {}, 2);
   run(2, {}, 1);
   {
-    // Of the two that are kept one has three parts, and one two.
+    // One of the two that are kept has three parts, and one two.
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto dirs, env.ListDir(tables));
     EXPECT_EQ(dirs.size(), 5u) << testing::PrintToString(dirs);
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto files, env.ListDir(RankDir(tables, 2, 3)));

@@ -5,8 +5,8 @@
 //   rank_kill_main memory|ssd DIR EPOCHS SECONDS_OF_TIMEOUT [KIND before|halfway|after VICTIM]
 //   rank_kill_main memory|ssd DIR EPOCHS SECONDS_OF_TIMEOUT anytime MILLISECONDS VICTIM SEED
 //
-// anytime: the victim is killed so long after it began, whatever goes on. SEED, unless 0, draws
-// writes that fail, on all ranks.
+// anytime: the victim is killed so long after it began, with anything going on. SEED, unless 0,
+// draws writes that fail, on all ranks.
 //
 // KIND, of what is going on when it happens:
 //   key_counts, keys                        ids of a step that is prefetched
@@ -20,8 +20,8 @@
 //
 // It is the first of its kind after a checkpoint of this very process has been committed. before:
 // the victim has sent nothing; halfway: it has sent to the next rank, and nothing to the others;
-// after: it has sent and received everything. Of `commit` rank 0 as victim dies before or after it
-// gives the name; another victim in the exchange in which the ranks tell each other how far they
+// after: it has sent and received everything. With `commit` rank 0 as victim dies before or after
+// it gives the name; another victim in the exchange in which the ranks tell each other how far they
 // are, while rank 0 is held between the two.
 //
 // At the end of training rank 0 writes DIR/end: what the run has come to. The victim makes
@@ -226,7 +226,7 @@ class KillingCommunicator : public Communicator {
   const std::shared_ptr<const Plan> plan_;
   const std::string path_;
   int duplicates_ = 0;
-  // Of rows and gradients: the rows sent and received last, and how far evaluation is.
+  // For rows and gradients: the rows sent and received last, and how far evaluation is.
   std::vector<size_t> sent_;
   std::vector<size_t> received_;
   int evaluation_ = 0;

@@ -200,7 +200,7 @@ TEST(RunWatchRanksTest, EachRankTellsOfItselfAndTheirSumIsTheRun) {
     EXPECT_GT(mine, 0);
     lookups += mine;
   }
-  // Of a run of one rank.
+  // The numbers of a run of one rank.
   options.metrics_file = dir + "/alone.prom";
   HOTROW_ASSERT_OK(test::RunSmall(options));
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text,

@@ -64,7 +64,7 @@ TEST(SampleBlockTest, ARangeIsAppendedAsIfSampleAfterSample) {
     RandomStream random(seed, RandomPurpose::kTest);
     const auto num_dense = static_cast<int32_t>(random.Below(3));
     const auto num_features = static_cast<int32_t>(random.Below(4));
-    // Of the second block every bag has one value, of the first one not.
+    // Every bag of the second block has one value, those of the first not.
     SampleBlock blocks[] = {{num_dense, num_features, 2}, {num_dense, num_features, 2}};
     std::vector<Sample> samples_of[2];
     const uint64_t rare = 1 + random.Below(10);  // one sample in so many has other bags

@@ -368,7 +368,7 @@ TEST(SavedModelTest, AKilledSaveAfterAFailedOneLeavesAWholeModel) {
   EXPECT_GT(cut_off, 200);
 }
 
-// The first save of a directory: whatever happens, there is no model or a whole one.
+// The first save of a directory: after any fault there is no model or a whole one.
 TEST(SavedModelTest, AFaultInTheFirstSaveLeavesNoModelOrTheNew) {
   for (const bool lose_power : {false, true}) {
     for (int64_t k = 0;; ++k) {

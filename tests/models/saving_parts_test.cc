@@ -181,7 +181,7 @@ TEST_F(PartialDirTest, ATargetIsFreeWhenNothingIsThere) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is no directory")));
 }
 
-// A checkpoint whose writer keeps bytes of its own beside the tables.
+// A checkpoint whose writer keeps its own bytes beside the tables.
 SavedModel WithBlobs(SavedModel::BlobBytes blobs) {
   SavedModel model;
   model.model = "custom";

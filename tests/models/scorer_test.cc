@@ -215,7 +215,7 @@ TEST_P(ScorerTest, CandidatesScoreAsWholeSamples) {
     return std::span(batch.values)
         .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   };
-  // Of the user: none, some, those with the history, and all.
+  // Features of the user: none, some, those with the history, and all.
   for (const std::vector<int32_t>& user_features :
        {std::vector<int32_t>{}, {0, 1, 5}, {0, 3}, {0, 1, 2, 3, 4, 5}}) {
     for (const std::vector<int32_t>& user_dense : {std::vector<int32_t>{}, {1}, {0, 1}}) {

@@ -265,7 +265,7 @@ TEST(TableSchemaTest, HashOfTextHasPublishedVectors) {
   for (const auto& [text, hash] : kVectors) EXPECT_EQ(HashText(text), hash) << text;
 }
 
-// What a model keeps of a schema brings it back, whatever it has.
+// What a model keeps of a schema brings it back, with anything in it.
 TEST(TableSchemaTest, TheTextOfASchemaIsReadBack) {
   constexpr char kAll[] = R"json({
     "name": "all", "delimiter": "::", "quotes": false, "trim": true,

@@ -83,7 +83,7 @@ TEST(DelimitedTextTest, QuotedFields) {
               StatusIs(kInvalid, HasSubstr("column 1: there is text after its closing quote")));
 }
 
-// What Split takes for one record is what the reader joins, whatever the text.
+// What Split takes for one record is what the reader joins, with any text.
 TEST(DelimitedTextTest, RecordsEndWhereQuotesAreClosed) {
   RandomStream random(5, RandomPurpose::kTest);
   for (int i = 0; i < 3000; ++i) {
@@ -166,7 +166,7 @@ TEST(TextFormsTest, QuotesAreRefusedWhereTheSchemaDoesNotSay) {
   EXPECT_THAT(Read(SchemaOf(column, R"("trim": true, )"), "y,x\n1, \"a\"\n"), refused("/log:2: "));
   EXPECT_THAT(Read(SchemaOf(column, R"("delimiter": "::", )"), "y::x\n1::\"a\"\n"),
               refused("/log:2: column 2 begins"));
-  // A quote elsewhere means the same whatever the schema says.
+  // A quote elsewhere means the same with any schema.
   const std::string text = "y,x\n1,6\" nails\n0, \"a\"\n";
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto samples, Read(silent, text));
   EXPECT_THAT(samples[0].values, ElementsAre(HashText("6\" nails")));

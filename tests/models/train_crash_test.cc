@@ -237,7 +237,7 @@ void ForkSome() {
 struct Kills {
   int64_t kills = 0;
   int64_t in_checkpoint = 0;     // a directory without a name was left
-  int64_t in_delta = 0;          // likewise, of the chain
+  int64_t in_delta = 0;          // the same, of the chain
   int64_t before_the_first = 0;  // no checkpoint was there
   int64_t failed_writes = 0;     // lives that they ended
   int64_t stopped = 0;           // by a signal that asks for a checkpoint

@@ -69,7 +69,7 @@ Kind Pnn() {
             return PnnModel::Create({options, PnnProducts::kBoth}, ctx);
           }};
 }
-// Of shorter vectors, for each of their columns is a row of matrices.
+// With shorter vectors, for each of their columns is a row of matrices.
 Kind XDeepFm() {
   constexpr int32_t kColumns = 3;
   return {"xdeepfm", static_cast<int32_t>(XDeepFmOptions::TableColumns(kColumns)),
@@ -262,7 +262,7 @@ class FusedLookupCudaTest : public TrainerCudaTest {};
 INSTANTIATE_TEST_SUITE_P(Models, FusedLookupCudaTest, testing::Values(DlrmWithHoles()),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
-// Steps of both kinds follow each other, each as a graph of its own, and no bit shows which.
+// Steps of both kinds follow each other, each as its own graph, and no bit shows which.
 TEST_P(FusedLookupCudaTest, BatchesThatCannotBeFusedArePooled) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   TrainerOptions options = SmallOptions();

@@ -202,7 +202,7 @@ absl::StatusOr<TrainReport> TrainUntilStep13(const TrainerOptions& options) {
   });
 }
 
-// Of a store on a disk: rows that it only moved may be in a delta, so deltas are not alike.
+// With a store on a disk: rows that it only moved may be in a delta, so deltas are not alike.
 TEST(TrainerDeltasTest, ARunOverADiskThatIsResumedLeavesNoneOut) {
   for (const StoreKind store : Stores()) {
     if (store == StoreKind::kMemory) continue;
@@ -307,7 +307,7 @@ TEST(TrainerDeltasTest, AShortDiskMakesLinksEarly) {
   EXPECT_TRUE(follower.rows() == ExpectChainIsTheEnd(dir));
 }
 
-// A file system of its own for the chain, which may be full.
+// A separate file system for the chain, which may be full.
 class ChainEnv : public test::MemEnv {
  public:
   explicit ChainEnv(std::string chain) : chain_(std::move(chain)) {}

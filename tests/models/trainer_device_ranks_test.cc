@@ -389,7 +389,7 @@ TEST_F(GpuRanksTest, LearnWhatRanksOnTheHostLearnAndRepeat) {
   EXPECT_NEAR(gpu.train_logloss, host.train_logloss, 1e-4);
   EXPECT_EQ(gpu.exchange_dense_bytes, host.exchange_dense_bytes);
   EXPECT_EQ(gpu.tables.exchange_forward_bytes, host.tables.exchange_forward_bytes);
-  // But they repeat, whatever the tiers.
+  // But they repeat, with any tiers.
   TrainerOptions other = OnSsd(options_);
   other.prefetch_depth = 2;
   ExpectSameEnd(RunAlike(Device::kCuda, kRanks, other), gpu);

@@ -63,7 +63,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(int world_size, const OptionsO
   return reports;
 }
 
-// Of rank 0; all end alike.
+// The report of rank 0; all end alike.
 TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads = 1) {
   const auto reports = RunRanks(
       world_size, [&](int) { return options; }, threads);
@@ -238,7 +238,7 @@ TEST(TrainerFeedbackTest, VerifyKnowsTheirFilesAndWhatIsDamaged) {
   expect_found("gone");
 }
 
-// Whatever call of a rank fails, the run that comes next ends with the bits of one that was never
+// If any call of a rank fails, the run that comes next ends with the bits of one that was never
 // interrupted. True when a call failed.
 bool EndsAlikeAfterAFault(int faulty_rank, int64_t k, bool all_from_k, const std::string& whole) {
   SCOPED_TRACE(absl::StrCat("rank ", faulty_rank, ", call ", k, all_from_k ? " on" : ""));

@@ -77,7 +77,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
   return reports;
 }
 
-// Of rank 0.
+// The report of rank 0.
 TrainReport TrainRun(int world_size, const TrainerOptions& options) {
   const auto reports = RunRanks(world_size, options);
   for (const auto& report : reports) {
@@ -87,7 +87,7 @@ TrainReport TrainRun(int world_size, const TrainerOptions& options) {
   return *reports[0];
 }
 
-// They depend on keys and steps alone, whatever the order of sums.
+// They depend on keys and steps alone, with any order of sums.
 std::vector<int64_t> RowsOf(const TrainReport& report) {
   std::vector<int64_t> rows;
   for (const TableDigest& table : report.digest.tables) rows.push_back(table.rows);

@@ -203,7 +203,7 @@ TEST(MinCountTest, RareValuesOfTheTrainingDataAreOneValue) {
     ASSERT_NE(vocabulary, nullptr);
     ASSERT_EQ(vocabulary->tables().size(), 2u);
     // Both columns of the table count: 7 and 8 occur twice, 9 once. The key of missing values is
-    // kept whatever its count.
+    // kept with any count.
     EXPECT_THAT(vocabulary->Find("site")->keys(), ElementsAre(7, 8));
     EXPECT_THAT(vocabulary->Find("app")->keys(), ElementsAre(1));
     EXPECT_EQ(source->schema().features[0].num_embeddings, 0);

@@ -126,7 +126,7 @@ void RunOnCpu(const Shape& s, Part part, Arrays<HostArray>& a) {
   Run({}, s, part, workspace->data(), workspace->bytes(), a);
 }
 
-// As a graph, so that whatever allocates or waits fails.
+// As a graph, so that what allocates or waits fails.
 Arrays<HostArray> RunOnGpu(const Shape& s, Part part, const Arrays<HostArray>& in) {
   test::GpuStream stream;
   Arrays<test::DeviceArray> a = {
@@ -194,7 +194,7 @@ TEST(BatchNormCudaTest, SumsAreThoseOfTheCpuWithinTheirRoundingAndRepeat) {
         magnitudes[2] += std::abs(dy * normalized);
         magnitudes[3] += std::abs(dy);
       }
-      // Of n terms in double, on either device.
+      // The bound of n terms in double, on either device.
       const double bound = 2 * static_cast<double>(s.batch_size + 1) * 0x1p-53;
       ASSERT_NEAR(gpu.sums[i], cpu.sums[i], bound * magnitudes[0]) << i;
       ASSERT_NEAR(gpu.sums[columns + i], cpu.sums[columns + i], bound * magnitudes[1]) << i;

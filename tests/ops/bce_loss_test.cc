@@ -38,7 +38,7 @@ long double Definition(long double x, long double y) {
 }
 
 TEST(BceLossTest, HandWorkedNumbers) {
-  // x = 0: p = 1/2, so the loss is log 2 whatever the label; gradients (p - y) / 3.
+  // x = 0: p = 1/2, so the loss is log 2 with any label; gradients (p - y) / 3.
   const Result r = RunLoss({}, {0, 0, 0}, {0, 1, 0.5});
   EXPECT_DOUBLE_EQ(r.loss, std::log(2.0));
   EXPECT_FLOAT_EQ(r.gradient[0], 0.5f / 3);

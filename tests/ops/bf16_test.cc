@@ -90,7 +90,7 @@ TEST(Bf16Test, RowsAreRoundedToTheNearestEven) {
 }
 
 // With numbers that bf16 has, both precisions are exact: they agree in every bit of every output,
-// whatever is padded or laid out how.
+// with any padding and layout.
 TEST(Bf16Test, IsExactWhereTheNumbersAre) {
   SKIP_WITHOUT_BF16();
   const std::vector<std::vector<int32_t>> shapes = {

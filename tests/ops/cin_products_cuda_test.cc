@@ -150,7 +150,7 @@ Outputs RunOnCpu(const Shape& s, const Inputs& in) {
   return out;
 }
 
-// As a graph, so that whatever allocates or waits fails; `times` times.
+// As a graph, so that what allocates or waits fails; `times` times.
 Outputs RunOnGpu(const Shape& s, const Inputs& in, int times = 1) {
   Outputs out(s);
   test::GpuStream stream;

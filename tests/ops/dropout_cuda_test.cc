@@ -11,7 +11,7 @@
 namespace hotrow {
 namespace {
 
-// Whatever the shape, what the CPU drops and keeps, and the gaps between rows as they were.
+// For any shape, what the CPU drops and keeps, and the gaps between rows as they were.
 TEST(DropoutCudaTest, DropsWhatTheCpuDrops) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;

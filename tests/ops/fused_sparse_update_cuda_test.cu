@@ -32,7 +32,7 @@ using test::Order;
 using test::OrderOf;
 using Kind = SparseOptimizerKind;
 
-// Numbers the rows anew, those of one dim side by side, as a batch of tables has them.
+// Numbers the rows again, those of one dim side by side, as a batch of tables has them.
 void SortRowsByDim(JaggedProblem& p) {
   std::vector<int32_t> old_of(p.rows.size());
   std::iota(old_of.begin(), old_of.end(), 0);

@@ -60,7 +60,7 @@ TEST(GatedExpertsTest, HandWorkedNumbers) {
   HOTROW_ASSERT_OK(GatedExpertsGrad({}, grad));
   ExpectNear(dgate, {-3, 3, 9});
   ExpectNear(dx, {0.25f, 0.25f, 0.75f, 0.75f, 9});
-  // Now each expert has a gradient of its own: d = (8, 16), mean 14.
+  // Now each expert has its own gradient: d = (8, 16), mean 14.
   const std::vector<float> own = {2, 0, 0, 1};
   grad.forward.kind = GatedOutput::kScaled;
   grad.output_gradient = own.data();

@@ -210,7 +210,7 @@ constexpr FaultCase kFaults[] = {
 };
 
 // A product that cublasLt does otherwise is found out, and done by a kernel of ours. Each fault in
-// a shape of its own: the list has each product once.
+// its own shape: the list has each product once.
 TEST(GemmEpilogueCudaTest, WhatCublasLtDoesOtherwiseIsDoneByAKernelOfOurs) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;
@@ -232,7 +232,7 @@ TEST(GemmEpilogueCudaTest, WhatCublasLtDoesOtherwiseIsDoneByAKernelOfOurs) {
     EXPECT_THAT(*line, testing::HasSubstr(of.reason));
     EXPECT_THAT(*line, testing::HasSubstr("bias and ReLU"));
   }
-  // Whatever the epilogue and the precision.
+  // With any epilogue and precision.
   const WithFault now(EpilogueFault::kRefused);
   CheckAll();
 }
@@ -249,7 +249,7 @@ TEST(GemmEpilogueCudaTest, ANetworkHasTheSameBitsWithProductsThatAreNotFused) {
                                 .max_batch_size = 40,
                                 .precision = precision};
     const auto run = [&] {
-      const test::GpuStream stream;  // so products of its own
+      const test::GpuStream stream;  // so its own products
       const auto mlp = test::NewMlp(options, stream.ctx());
       const test::MlpProblem p = test::RandomMlpProblem(*mlp, options, 37, 3);
       test::GpuMlpProblem gpu(p);

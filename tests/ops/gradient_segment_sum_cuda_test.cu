@@ -193,7 +193,7 @@ TEST(GradientSegmentSumCudaTest, OneHugeRow) {
         10, /*batch_size=*/1000, {{.dim = dim, .stride = dim}, {.dim = dim, .stride = dim}},
         /*table_rows=*/500, false, [](size_t f, int64_t) { return f == 0 ? kLookups : 2; });
     std::fill(p.inverse.begin(), p.inverse.begin() + 1000 * kLookups, p.inverse[0]);
-    // Rows that only the first feature looked up are gone: number the others anew.
+    // Rows that only the first feature looked up are gone: number the others again.
     std::vector<int32_t> number(p.rows.size(), -1);
     JaggedProblem dense = p;
     dense.rows.clear();

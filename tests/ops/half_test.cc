@@ -66,7 +66,7 @@ TEST(HalfTest, AllHalvesWiden) {
         ASSERT_EQ(std::bit_cast<uint32_t>(plain[i]), std::bit_cast<uint32_t>(want)) << i;
       }
       ASSERT_EQ(std::bit_cast<uint32_t>(plain[i]), std::bit_cast<uint32_t>(fastest[i])) << i;
-      // And back: a half is one of the numbers that the format has, whatever the word.
+      // And back: a half is one of the numbers that the format has, with any word.
       if (want != want) continue;
       for (const uint32_t word : {0u, 0xffffffffu}) {
         ASSERT_EQ(test::ReferenceHalf(precision, true, want, word), halves[i]);

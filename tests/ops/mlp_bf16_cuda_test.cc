@@ -32,8 +32,8 @@ Result RunOn(const test::GpuStream& stream, Mlp& mlp, const Problem& p) {
   return gpu.Get();
 }
 
-// With numbers that bf16 and fp16 have, all precisions are exact: whatever is padded, masked or
-// copied.
+// With numbers that bf16 and fp16 have, all precisions are exact, with any padding, masks and
+// copies.
 TEST(MlpBf16CudaTest, IsExactWhereTheNumbersAre) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;

@@ -379,8 +379,8 @@ TEST(MlpTest, TheHalvesOfBackwardMakeTheWholeAndDxIsFinalInBetween) {
   EXPECT_THAT(mlp->BackwardParameters({}, args), precondition);
 }
 
-// The output is the hidden layer and dx is what comes back through it, number by number: whatever
-// the sizes of the products, they are the same bits.
+// The output is the hidden layer and dx is what comes back through it, number by number: they are
+// the same bits for any sizes of the products.
 TEST(MlpTest, SlicesDropWhatTheWholeBatchDrops) {
   constexpr int32_t kSize = 24;
   constexpr int64_t kBatch = 300;

@@ -115,7 +115,7 @@ TEST(PaddedDotCudaTest, ElsewhereBothPassesGiveTheBitsOfTheCpu) {
     for (DotShape shape :
          {DotShape{{}, 1, 0, 1}, DotShape{{}, 5, 1, 7, 1}, DotShape{{}, 3, 9, 24, 5},
           DotShape{{}, 7, 26, 33}, DotShape{{}, 1, 70, 16}, DotShape{{}, 1, 2, 528},
-          // Of tiles, but for rows that are not 16-byte aligned.
+          // Tiles, but for rows that are not 16-byte aligned.
           DotShape{{}, 3, 5, 32, 1}}) {
       shape.precision = precision;
       SCOPED_TRACE(testing::Message() << shape);

@@ -241,7 +241,7 @@ void ExpectSumsAsOnTheCpu(const Problem& p, Type type, uint64_t seed, test::Enqu
   DeviceArray<std::byte> device_in(in);
   DeviceArray<float> plain(p.memory);
   DeviceArray<float> sums(sums_before);
-  // Of each run a sum has rows of that run alone, since they have its dim. The plain ones come
+  // A sum of a run has rows of that run alone, since they have its dim. The plain ones come
   // after those that are encoded.
   std::vector<int64_t> offsets = {0};
   std::vector<int32_t> order;

@@ -147,7 +147,7 @@ float ReferenceValue(Type type, const std::byte* row, int64_t column) {
                               (fraction << 13));
 }
 
-// Rows of many widths, each in memory of its own that ends where it does, at any alignment of
+// Rows of many widths, each in its own memory that ends where it does, at any alignment of
 // floats; their bytes lie at odd places with a byte between runs.
 struct Batch {
   std::vector<RowRun> runs;
@@ -734,7 +734,7 @@ TEST(RowCodecTest, AddsToTheRows) {
   }
 }
 
-// Of four ranks, each asks for some rows; what the third one adds has not travelled.
+// Each of four ranks asks for some rows; what the third one adds has not travelled.
 TEST(RowCodecTest, SumsAreThoseOfDecodingRankByRank) {
   constexpr size_t kRanks = 4;
   ThreadPool four(4);

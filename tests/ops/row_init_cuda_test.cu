@@ -152,7 +152,7 @@ TEST(RowInitCudaTest, NormalNumbersAreThoseOfTheCpuToTheLastBit) {
       different += a == b ? 0 : 1;
       ASSERT_LE(std::abs(static_cast<int64_t>(a) - b), 1) << memory.on_cpu[i] << " at " << i;
     }
-    // Of a million numbers 0.1 are expected to differ at most.
+    // At most 0.1 of a million numbers are expected to differ.
     EXPECT_LE(different, 3);
   }
 }

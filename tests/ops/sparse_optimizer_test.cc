@@ -328,7 +328,7 @@ void UpdateRowByColumns(const internal::StepNumbers<float>& numbers, const RowLa
                         const float* gradient, bool first_update, float* weights) {
   const int32_t dim = layout.dim;
   float* const state = weights + dim;
-  // Of the values of all columns.
+  // The sum of the values of all columns.
   const auto sum = [dim](auto&& value) {
     float sums[internal::kMeanSquareLanes] = {};
     for (int32_t d = 0; d < dim; ++d) sums[d % internal::kMeanSquareLanes] += value(d);
@@ -610,8 +610,8 @@ TEST(SparseOptimizerHandWorkedTest, FtrlStartsFromTheInitialWeight) {
 
 // Weights of 16 bits.
 
-// Widen, do in float what fp32 does, round with the documented words: by columns, with a rounding
-// of its own. All bytes are compared, so also state, last step and padding.
+// Widen, do in float what fp32 does, round with the documented words: by columns, with its own
+// rounding. All bytes are compared, so also state, last step and padding.
 TEST_P(SparseOptimizerTest, HalfWeightsAreThoseOfTheReference) {
   for (const WeightsPrecision precision : test::kHalfPrecisions) {
     for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 130}) {
@@ -685,7 +685,7 @@ double StepAtOne(WeightsPrecision precision) {
   return precision == WeightsPrecision::kFp16 ? 0x1p-10 : 0x1p-7;
 }
 
-// Of many weights at 1.5 that are moved by a part of a step, as many are rounded up as makes the
+// As many of many weights at 1.5 that move by a part of a step are rounded up as makes the
 // mean right, over keys and columns at one step and over steps at one key.
 TEST(SparseUpdateHalfTest, TheMeanIsTheValue) {
   constexpr int32_t kDim = 50;

@@ -101,7 +101,7 @@ Arrays<HostArray> RunOnCpu(const Shape& s, Arrays<HostArray> a) {
   return a;
 }
 
-// As a graph, so that whatever allocates or waits fails.
+// As a graph, so that what allocates or waits fails.
 Arrays<HostArray> RunOnGpu(const Shape& s, const Arrays<HostArray>& in) {
   using Floats = test::DeviceArray<float>;
   test::GpuStream stream;
@@ -175,7 +175,7 @@ TEST(TargetAttentionCudaTest, ANanStaysInItsRowAndInWhatIsSummedFromIt) {
     for (int input = 0; input < 4; ++input) {
       Arrays<HostArray> in = NewArrays(s);
       std::vector<float>* const of[] = {&in.rows, &in.target, &in.weights, &in.dpairs};
-      // Of row 0, or of the target of sample 2, which has rows.
+      // In row 0, or in the target of sample 2, which has rows.
       (*of[input])[input == 1 ? static_cast<size_t>(2 * dim) : 3] =
           std::numeric_limits<float>::quiet_NaN();
       const Arrays<HostArray> cpu = RunOnCpu(s, in);

@@ -51,7 +51,7 @@ TEST(TargetAttentionTest, HandWorkedNumbers) {
                                    .row_gradient = drows.data()}));
   EXPECT_EQ(drows, (std::vector<float>{101, 110, 101, 110, 102, 100}));
 
-  // Of the pairs: g_0 = 1, g_1 = 2, g_2 = 3, g_3 = 4 in all columns.
+  // The pairs' gradients: g_0 = 1, g_1 = 2, g_2 = 3, g_3 = 4 in all columns.
   std::vector<float> dpairs;
   for (int row = 0; row < 3; ++row) {
     for (float part = 1; part <= 4; ++part) dpairs.insert(dpairs.end(), 2, part);

@@ -391,7 +391,7 @@ TEST(UniqueTest, FirstSlotsLieInTheTable) {
   }
 }
 
-// Of the hash tables on a GPU.
+// For the hash tables on a GPU.
 TEST(UniqueTest, KeysThatStartInOneSlotDoNotWithAnotherSalt) {
   constexpr uint64_t kKnownSalt = 1;
   constexpr int64_t kSlots = 1 << 16;

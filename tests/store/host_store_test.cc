@@ -143,7 +143,7 @@ TEST(HostArenaTest, WhatIsProvidedIsPresentAndCarvedBeforeAnythingElse) {
     HOTROW_ASSERT_OK_AND_ASSIGN(std::byte* const first, arena.Carve(64));
     EXPECT_EQ(PagesPresent(first, 72 * kMiB), 72 * kMiB / 4096);
     EXPECT_EQ(std::count(first, first + 72 * kMiB, std::byte{0}), 72 * kMiB);
-    // Not an extent more until it is used up, whatever the sizes of pieces.
+    // Not an extent more until it is used up, with pieces of any sizes.
     int64_t carved = 64;
     for (int64_t bytes = 64; carved + bytes <= 72 * kMiB; bytes = bytes % (4 * kMiB) + 4096) {
       HOTROW_ASSERT_OK(arena.Carve(bytes));
@@ -568,7 +568,7 @@ TEST(HostStoreTest, KeysChosenToShareBothBucketsAreAllKept) {
     const uint64_t lo =
         uint64_t{0x55555} << 44 | (i >> 12 & 0xfff) << 32 | uint64_t{0x12345} << 12 | (i & 0xfff);
     const RowKey key = test::KeyWithHashLo(lo, 1);
-    // Of one partition of up to 64.
+    // Keys of one partition of up to 64.
     if (HashRowKey(key).partition(64) == 5) batch.Add(key, MakeRow(key, 0, 16));
   }
   for (uint64_t i = 0; i < 20'000; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 16));

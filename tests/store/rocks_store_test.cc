@@ -71,7 +71,7 @@ std::vector<std::string> TableFiles(const std::string& path) {
 }
 
 // Runs body in a child process that is then killed, so that nothing is closed. The child is this
-// program anew (gtest's "threadsafe" style), since RocksDB's threads do not outlive a fork; it
+// program again (gtest's "threadsafe" style), since RocksDB's threads do not outlive a fork; it
 // learns the directory from the environment.
 constexpr char kDirVariable[] = "HOTROW_ROCKS_STORE_TEST_DIR";
 class KilledRocksStoreTest : public testing::Test {
@@ -185,7 +185,7 @@ TEST(RocksStoreTest, TheLatestStateIsNotReadWhileTheStoreIsOpen) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is open")));
 }
 
-// A file system of its own, filled by another file.
+// A separate file system, filled by another file.
 TEST(RocksStoreTest, AFullFileSystemIsRefusedIntactAndGoesOnAfterRoomIsMade) {
   const std::string dir = TempDir();
   if (::mount("tmpfs", dir.c_str(), "tmpfs", 0, "size=64m") != 0) {
@@ -272,7 +272,7 @@ TEST(RocksStoreTest, ASnapshotThatDoesNotOpenLeavesTheStoreAsItWas) {
   ExpectHolds(*store, MakeBatch(0, 100, 2));
 }
 
-// Blind writes, then exact counting again: rows are counted anew.
+// Blind writes, then exact counting again: rows are counted again.
 TEST(RocksStoreTest, ExactCountsComeBackAfterBlindWrites) {
   const std::string path = TempDir() + "/store";
   {
@@ -639,7 +639,7 @@ TEST(RocksDamageTest, MissingForeignAndChangedFilesOfASnapshotAreNamed) {
     std::filesystem::remove_all(dir);
     std::filesystem::copy(aside, dir, std::filesystem::copy_options::recursive);
   };
-  mend();  // a table file of its own, so that no change reaches the live database
+  mend();  // its own table file, so that no change reaches the live database
   HOTROW_ASSERT_OK(OpenRocksSnapshot({.path = path, .snapshot = 1}).status());
   const auto expect_refused = [&](const std::string& file) {
     EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}),

@@ -74,7 +74,7 @@ absl::Status Apply(SnapshotChanges& changes, RowMap* rows, int64_t* entries = nu
   return absl::OkStatus();
 }
 
-// Stores that are being cleaned all the time, with several snapshots: whatever can be told of two
+// Stores that are being cleaned all the time, with several snapshots: what can be told of two
 // of them is right.
 TEST(SsdChangesTest, AppliedToTheParentTheyGiveTheSnapshot) {
   int64_t told = 0;

@@ -42,7 +42,7 @@ class HookedEnv : public Env {
       : base_(base), hook_(std::move(hook)), read_hook_(std::move(read_hook)) {}
 
   void SwitchOff() { off_ = true; }
-  // Of files and directories.
+  // Syncs of files and directories.
   int64_t syncs() const { return syncs_; }
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
@@ -168,7 +168,7 @@ struct LogFixture {
     log = *std::move(created);
   }
 
-  // Appends a tombstone and hands it over, in a chunk of its own or one that may go on.
+  // Appends a tombstone and hands it over, in its own chunk or one that may go on.
   void Write(bool close) {
     std::lock_guard stream_lock(log->stream_mutex(SsdStream::kFresh));
     const auto room = log->MakeRoom(SsdStream::kFresh, kBytes, sequence);

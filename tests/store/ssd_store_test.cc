@@ -785,7 +785,7 @@ class Model {
       : options_(std::move(options)), random_(seed, RandomPurpose::kTest) {
     int64_t of_each = 0;
     for (const StoreTable& t : options_.tables) of_each += SsdLogBytes(t.row_bytes);
-    // Of what the store takes at most: see CheckRoom in ssd_store.cc.
+    // What the store takes at most: see CheckRoom in ssd_store.cc.
     const int64_t usable = options_.disk_budget_bytes - 5 * options_.segment_bytes;
     keys_ = std::max<uint64_t>(
         static_cast<uint64_t>(fill * static_cast<double>(usable) / static_cast<double>(of_each)),
@@ -1174,7 +1174,7 @@ INSTANTIATE_TEST_SUITE_P(Ssd, SsdFullDiskTest, testing::Bool(), [](const auto& i
   return info.param ? "InTheBackground" : "InTheCallersThread";
 });
 
-// A file system of its own, filled by another file.
+// A separate file system, filled by another file.
 TEST(SsdFullFileSystemTest, IsRefusedIntactAndGoesOnAfterRoomIsMade) {
   const std::string dir = test::TempDir();
   if (::mount("tmpfs", dir.c_str(), "tmpfs", 0, "size=4m") != 0) {
@@ -1566,7 +1566,7 @@ TEST(SsdSnapshotReaderTest, RefusesAStoreThatIsOpenAndIsInItsWayMeanwhile) {
   HOTROW_EXPECT_OK(SsdStore::Open(options).status());
 }
 
-// The store writes the reader's segments anew last of all; then the reader says that it has lost
+// The store writes over the reader's segments last of all; then the reader says that it has lost
 // them, and gives no other rows.
 TEST(SsdSnapshotReaderTest, KeepsWhatItReadsWhenItsSnapshotIsDropped) {
   SsdStoreOptions options = SmallSsd(nullptr, 40);

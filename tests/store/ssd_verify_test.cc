@@ -168,7 +168,7 @@ TEST(SsdVerifyTest, NothingIsWritten) {
 TEST(SsdVerifyTest, WhatOnlySnapshotsHoldIsCounted) {
   MemEnv env;
   MakeStore(env);
-  // Everything is written anew, and cleaned.
+  // Everything is written again, and cleaned.
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<SsdStore> store, SsdStore::Open(Options(env)));
   for (uint64_t version = 3; version < 9; ++version) {
     HOTROW_ASSERT_OK(Put(*store, kSmall, 0, 60, version));

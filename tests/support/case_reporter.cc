@@ -91,7 +91,7 @@ class CaseReporter : public testing::EmptyTestEventListener {
     ++unchecked_;
     if (leaked_) return;
     // A check stops all threads and walks the heap. Where that takes long it gets a tenth of the
-    // time, and not each case has one of its own.
+    // time, and not each case has its own.
     const auto begin = std::chrono::steady_clock::now();
     if (last_check_ > std::chrono::milliseconds(20) && checks_ > (begin - begin_) / 10) return;
     const bool leaks = __lsan_do_recoverable_leak_check() != 0;

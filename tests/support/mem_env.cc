@@ -21,11 +21,11 @@ struct MemEnv::Node {
   explicit Node(bool directory) : is_directory(directory) {}
 
   const bool is_directory;
-  // Of a directory.
+  // What a directory has.
   Entries live_entries;
   Entries durable_entries;
-  // Of a file. dirty[p] is set when page p of the live bytes may differ from the durable ones and a
-  // Sync would copy it.
+  // What a file has. dirty[p] is set when page p of the live bytes may differ from the durable ones
+  // and a Sync would copy it.
   std::vector<std::byte> live;
   std::vector<std::byte> durable;
   std::vector<bool> dirty;

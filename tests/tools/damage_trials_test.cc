@@ -1,6 +1,6 @@
 // Any damage to any file of a run at rest: a trial draws a file or directory of a store and its
 // checkpoints and a kind of damage, and then verifies the checkpoints and resumes training. What
-// must hold of each program, whatever the damage:
+// must hold of each program, with any damage:
 //
 //   - it ends by itself, with a status below 100 and, unless that is 0, a message;
 //   - a status of 0 goes with the hashes of the undamaged run;
@@ -53,7 +53,7 @@ using test::RunProgram;
 constexpr int64_t kHugeBytes = int64_t{200} << 30;
 // A program that needs more has believed a damaged number.
 constexpr int64_t kAddressSpaceBytes = int64_t{6} << 30;
-// Of the clock: more where thousands of trials run beside other work.
+// By the clock: more where thousands of trials run beside other work.
 const double kSecondsMax = test::ForSanitizer(20.0, 120.0) * (test::RunsSlowTests() ? 10 : 1);
 // One trial in so many also asks the programs that only read.
 constexpr uint64_t kOtherProgramsEvery = 8;
@@ -328,7 +328,7 @@ class Damager {
   std::optional<std::string> Replace(const Entry& entry, const std::string& run, const char* what) {
     std::string from = absl::StrCat(run, "/", entry.path);
     if (!fs::is_regular_file(from)) {
-      // Of another name there; one like it.
+      // It has another name there; one like it.
       std::vector<std::string> alike;
       for (const Entry& candidate : EntriesOf(run)) {
         if (!candidate.is_dir && Alike(candidate.path, entry.path)) alike.push_back(candidate.path);
@@ -376,7 +376,7 @@ class Trials {
     Keep("base");
     if (testing::Test::HasFailure()) return;
     Begin();
-    // Of the newest checkpoint, and of the one before it, should that be lost.
+    // From the newest checkpoint, and from the one before it, should that be lost.
     started_from_.insert(StartFrom(run_ + "/ck").hashes);
     exported_.insert(Export().tables);
     const ProgramResult verified = Hotrow({"verify", run_ + "/ck"});
@@ -551,7 +551,7 @@ class Trials {
     return RunDlrm(command, kind_.ranks);
   }
 
-  // The first steps of a training run of its own, in memory.
+  // The first steps of a separate training run, in memory.
   Trained StartFrom(const std::string& checkpoint) const {
     std::vector<std::string> command = Dlrm(1, 1);
     command.insert(command.end(), {"--init_from=" + checkpoint, "--limit_train_batches=2"});
@@ -595,7 +595,7 @@ class Trials {
 
   static std::string LastLine(const std::string& text) {
     const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
-    // mpirun says much of its own after what a rank says.
+    // mpirun says much itself after what a rank says.
     for (const std::string& line : lines) {
       if (absl::StartsWith(line, "dlrm:") || absl::StartsWith(line, "hotrow")) return line;
     }

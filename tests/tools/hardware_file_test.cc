@@ -123,7 +123,7 @@ TEST(HardwareFileTest, RatesBetweenMeasuredSizesLieBetween) {
   EXPECT_EQ(FindAccelerator("cpu")->LayerFlops(8, 8), FindAccelerator("cpu")->dense_flops);
 }
 
-// Of small batches the time of a step is a line in the samples, through what was measured.
+// For small batches the time of a step is a line in the samples, through what was measured.
 TEST(HardwareFileTest, SmallBatchesTakeLongerForASample) {
   HardwareProfile profile = Measured();
   const double large = profile.LayerFlops(64, 64);
@@ -371,7 +371,7 @@ TEST(CalibratedPlanTest, ARunFromNothingMakesItsRows) {
   spec.hardware.engine.new_in_place = {1e-6, 1e-9};
   EXPECT_EQ(StageSeconds(PlanOf(spec), "make new rows"), 0);
   spec.run_steps = 10;
-  // Of a million rows, used alike, each of ten steps finds nearly 1,000 new ones.
+  // With a million rows, used alike, each of ten steps finds nearly 1,000 new ones.
   const Plan run = PlanOf(spec);
   EXPECT_NEAR(run.new_rows, 995, 6);
   EXPECT_NEAR(StageSeconds(run, "make new rows"), run.new_rows * (1e-6 + 80e-9), 1e-9);
@@ -381,7 +381,7 @@ TEST(CalibratedPlanTest, AFileStandsWhereAProfileStandsAndItsDiskCounts) {
   EXPECT_EQ(Spec("hardware: m.yaml\n").hardware.ssd_bytes, 1e12);
   EXPECT_EQ(Spec("hardware: {profile: m.yaml, dram: 8GB}\n").hardware.dram_bytes, 8e9);
   EXPECT_EQ(Spec("hardware: {profile: m.yaml, disk: sata}\n").hardware.ssd_bytes, 3.84e12);
-  // A figure of one's own counts for all widths.
+  // One's own figure counts for all widths.
   EXPECT_EQ(Spec("hardware: {profile: m.yaml, dense_flops: 5e9}\n").hardware.LayerFlops(64, 64),
             5e9);
   HardwareSource source;

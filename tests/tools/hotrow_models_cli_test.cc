@@ -291,7 +291,7 @@ TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
     EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 1) << verified.out;
     const nlohmann::json counted = Json({"verify", back, "--json"});
     EXPECT_EQ(counted["tables"], seen["tables"]);
-    // The one checkpoint by its own name, exported anew.
+    // The one checkpoint by its own name, exported again.
     ExpectGood(
         RunHotrow({"export", back + "/step-000000000047", absl::StrCat(dir, "/out-", store)}));
     EXPECT_EQ(Json({"inspect", absl::StrCat(dir, "/out-", store), "--json"})["tables"],
@@ -498,8 +498,8 @@ TEST(HotrowModelsCliTest, AllCheckpointsOfADirectoryAreVerified) {
   Train({"--checkpoint_dir=" + run, "--checkpoint_every=20", "--keep_checkpoints=3"});
   const ProgramResult good = RunHotrow({"verify", run});
   ExpectGood(good);
-  // Of step 20, mostly one of step 40, and the last: one that falls due while another is written
-  // comes later.
+  // There is one of step 20, mostly one of step 40, and the last: one that falls due while another
+  // is written comes later.
   const int64_t checkpoints = std::count(good.out.begin(), good.out.end(), '\n');
   EXPECT_GE(checkpoints, 2) << good.out;
   EXPECT_THAT(good.out, AllOf(HasSubstr("step-000000000020: "), HasSubstr("step 47: good\n")));

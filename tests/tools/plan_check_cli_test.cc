@@ -134,7 +134,7 @@ TEST_F(PlanCheckCliTest, WeightsOf16Bits) {
          "--weights_precision=fp16"});
   ExpectGoodButForSpeed(spec, {"cache.used_bytes", "memory.used_bytes", "cache.hit_rate",
                                "cache.unique_hit_rate", "unique_keys_per_step"});
-  // Of 16 columns 48 bytes instead of 80.
+  // 48 bytes of 16 columns instead of 80.
   ExpectRefused(
       {"plan", Spec("store: memory\ncache_bytes: 2MiB\n"), "--check=" + dir_ + "/run.json"},
       HasSubstr("weights_precision of table t_cat_0: the spec has fp32, the report fp16"));

@@ -238,7 +238,7 @@ TEST(PlanCheckTest, OfSeveralRanksEachHasItsShare) {
   EXPECT_THAT(PlanCheckText(Checked(other, report)), HasSubstr("checked with the run's 8.0 MiB"));
 }
 
-// Of a measured machine: what is held depends on whether the run had its threads.
+// On a measured machine: what is held depends on whether the run had its threads.
 TEST(PlanCheckTest, SpeedIsHeldWhereTheRunHadTheThreadsThatWereMeasured) {
   const auto verdict = [](int32_t ranks, int run_threads, std::string* text) {
     PlanSpec spec = Spec();

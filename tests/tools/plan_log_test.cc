@@ -32,7 +32,7 @@ TEST(PlanInputsTest, TheDigestIsThatOfTheBytesAndNotOfTheirPlace) {
     PlanInputs inputs;
     inputs.Add("spec", file, spec);
     inputs.AddCurve(WithCurve(file + ".json", {{100, hits}}));
-    inputs.AddCurve(PlanTable());  // has no curve of its own
+    inputs.AddCurve(PlanTable());  // has no curve
     EXPECT_EQ(inputs.all().size(), 2U);
     return inputs.digest();
   };

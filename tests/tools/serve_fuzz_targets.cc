@@ -30,7 +30,7 @@ const ModelSignature& Signature() {
   return *signature;
 }
 
-// Whatever is refused has a message that fits into a reply.
+// What is refused has a message that fits into a reply.
 void ExpectError(const absl::Status& status) {
   HOTROW_CHECK(absl::IsInvalidArgument(status));
   const std::string message(status.message());

@@ -96,7 +96,7 @@ TEST(SpecTextTest, NamesThePlaceOfErrors) {
   ExpectError(std::string(200, '['), "1:66", "nested too deeply");
 }
 
-// Whatever the bytes, there is a tree or an error, and it ends.
+// With any bytes there is a tree or an error, and it ends.
 TEST(SpecTextTest, AnyTextIsReadOrRefused) {
   for (const uint64_t seed : test::Seeds(300)) {
     RandomStream random(seed, RandomPurpose::kTest);

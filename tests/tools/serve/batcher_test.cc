@@ -76,7 +76,7 @@ class Recorder {
   bool open_ = true;
 };
 
-// Calls of Score, each on a thread of its own, in the order in which they were made.
+// Calls of Score, each on its own thread, in the order in which they were made.
 class Callers {
  public:
   explicit Callers(Batcher* batcher) : batcher_(*batcher) {}
@@ -169,7 +169,7 @@ TEST(BatcherTest, TheWindowEndsABatchThatIsNotFull) {
   EXPECT_GE(times.score_ns, 0);
 }
 
-// Of two instances the idle one leaves a batch alone that is being put together.
+// The idle one of two instances leaves a batch alone that is being put together.
 TEST(BatcherTest, OneBatchOfAKindIsPutTogetherAtATime) {
   Recorder recorder;
   HOTROW_ASSERT_OK_AND_ASSIGN(
@@ -275,7 +275,7 @@ TEST(BatcherTest, StopDoesNotWaitForAWindow) {
   callers.Join();
 }
 
-// Every request is scored once, whatever the window and the instances.
+// Every request is scored once, with any window and instances.
 TEST(BatcherTest, ManyCallersAreScoredOnceEach) {
   for (const int64_t window_us : {0, 200}) {
     std::mutex mutex;

@@ -219,7 +219,7 @@ TEST(ServiceTest, DeadlinesAreKept) {
   EXPECT_THAT(ErrorOf(service->Handle(late), 504), HasSubstr("time was over"));
 }
 
-// Many clients at once: each gets the scores of its own samples, in whatever batch.
+// Many clients at once: each gets the scores of its own samples, in any batch.
 TEST(ServiceTest, RequestsThatAreJoinedGetTheirOwnScores) {
   const auto scorer = test::OpenServedModel();
   const auto service = Serve({.batches = {.instances = 2, .window_us = 500}}, scorer);
