@@ -78,7 +78,7 @@ class RunCheckpoints {
   bool has_newest() const { return writer_->newest_step() >= tables_->steps(); }
   absl::Status Begin(bool early);
   absl::Status Failed(const absl::Status& status);
-  // Removes all checkpoints but the newest, once a delta links to it. False: there is only one.
+  // Removes all checkpoints but the newest, once the chain has a link of it. False: there is only one.
   absl::StatusOr<bool> DropOld();
   absl::StatusOr<bool> TryMakeRoom();
   absl::Status SayDropped(const absl::StatusOr<bool>& removed);

@@ -28,7 +28,7 @@ absl::Status AtLeastOne(const char* flag, int64_t value) {
 // Buffers of some MiB for each of reading, sorting and writing.
 constexpr int64_t kDeltaBytesMin = int64_t{64} << 20;
 
-// Checks the chain of deltas.
+// Checks the options of the chain of deltas.
 absl::Status CheckDeltas(const TrainerOptions& o) {
   if (o.delta_dir.empty()) {
     if (o.delta_every == 0 && o.keep_deltas == 0 && !o.delta_weights_only &&

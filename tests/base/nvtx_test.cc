@@ -26,7 +26,7 @@ class Profiler : public testing::Environment {
 [[maybe_unused]] testing::Environment* const profiler =
     testing::AddGlobalTestEnvironment(new Profiler());
 
-// What the profiler got since the last call; the domain is made by whatever span is the first.
+// What the profiler got since the last call; the first span makes the domain.
 std::vector<std::string> Calls() {
   // The library that NVTX has loaded, not another copy.
   void* const probe = ::dlopen(HOTROW_NVTX_PROBE, RTLD_NOW | RTLD_NOLOAD);

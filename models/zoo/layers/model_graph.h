@@ -33,7 +33,7 @@ struct ModelGraphOptions {
   DensePrecision precision = DensePrecision::kFp32;  // of products
 };
 
-// The options of the graph of a model with these.
+// The graph's options for a model with these options.
 ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& options,
                                  int32_t table_columns, int32_t num_tasks = 1);
 
