@@ -21,15 +21,15 @@ namespace hotrow {
 class DeviceFlag {
  public:
   DeviceFlag() = default;  // to be assigned to
-  // On the current GPU. FailedPrecondition when there is no usable one.
+  // A flag of the current GPU. FailedPrecondition when there is no usable one.
   static absl::StatusOr<DeviceFlag> Create(Device device);
 
   // What the next piece of work raises it to.
   uint64_t Next() { return ++value_; }
   uint64_t* address() { return flag_.data(); }
-  // Until the work that was enqueued on `stream` has raised it to what Next said last. All that the
-  // work wrote to page-locked memory before can be read then. An error of the stream ends it;
-  // Internal where the stream has nothing that raises the flag.
+  // Waits until the work that was enqueued on `stream` has raised it to what Next said last. All
+  // that the work wrote to page-locked memory before can be read then. An error of the stream ends
+  // it; Internal where the stream has nothing that raises the flag.
   absl::Status Wait(const DeviceStream& stream);
 
  private:

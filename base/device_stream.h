@@ -54,8 +54,8 @@ class DeviceStream {
   DeviceStream& operator=(DeviceStream&& other) noexcept;
   ~DeviceStream() { Release(); }
 
-  // On the current GPU. FailedPrecondition when there is no usable one. is_urgent: of the work that
-  // is ready the GPU takes this stream's first.
+  // A stream of the current GPU. FailedPrecondition when there is no usable one. is_urgent: the GPU
+  // takes what is ready of this stream first.
   static absl::StatusOr<DeviceStream> Create(Device device, bool is_urgent = false);
 
   Device device() const { return device_; }
@@ -123,7 +123,7 @@ class DeviceEvent {
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
   ~DeviceEvent() { Release(); }
 
-  // On the current GPU. FailedPrecondition when there is no usable one.
+  // An event of the current GPU. FailedPrecondition when there is no usable one.
   static absl::StatusOr<DeviceEvent> Create(Device device);
 
   // Marks the end of the work that is enqueued on `stream` now.

@@ -37,11 +37,11 @@ struct RowHash {
   static constexpr int kNumShards = 4096;  // virtual shards of a table
 
   HOTROW_HOST_DEVICE constexpr uint32_t shard() const { return (hi >> 44) & 0xfff; }
-  // In [0, n). A table with one partition always gives 0.
+  // The partition, in [0, n). A table with one partition always gives 0.
   HOTROW_HOST_DEVICE constexpr uint32_t partition(uint64_t n) const {
     return FastRange32(static_cast<uint32_t>(hi >> 12), n);
   }
-  // In [0, n); the two differ whenever n > 1.
+  // The buckets, in [0, n); the two differ whenever n > 1.
   HOTROW_HOST_DEVICE constexpr uint32_t bucket1(uint64_t n) const {
     return FastRange32(static_cast<uint32_t>(lo >> 32), n);
   }
@@ -51,7 +51,7 @@ struct RowHash {
     const uint64_t b = bucket1(n) + step;
     return static_cast<uint32_t>(b >= n ? b - n : b);
   }
-  // In [1, 255]: 0 marks an empty way.
+  // The tag, in [1, 255]: 0 marks an empty way.
   HOTROW_HOST_DEVICE constexpr uint8_t tag() const {
     const auto t = static_cast<uint8_t>(hi >> 56);
     return t == 0 ? 1 : t;

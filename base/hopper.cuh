@@ -113,7 +113,7 @@ __device__ inline float2 UnpackFp16(uint32_t pair) {
       : "r"(pair));
   return values;
 }
-// To the nearest number with ten bits of fraction, ties away from zero; the bits of a float.
+// Rounds to the nearest number with ten bits of fraction, ties away from zero; the bits of a float.
 __device__ inline uint32_t RoundToTf32(float value) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
@@ -160,7 +160,7 @@ __device__ inline bool HasBulkCopies() {
 // all bytes that they announced are there; phases count from 0.
 using CopyBarrier = uint64_t;
 
-// By one thread; then FenceAsyncCopies by that thread and a barrier before others use it.
+// Made by one thread; then FenceAsyncCopies by that thread and a barrier before others use it.
 __device__ inline void InitCopyBarrier(CopyBarrier* barrier, uint32_t arrivals) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
@@ -181,8 +181,9 @@ __device__ inline void ArriveAndExpect(CopyBarrier* barrier, uint32_t bytes) {
   __trap();
 #endif
 }
-// Until the latest phase whose number has this parity has ended; what was copied is then visible to
-// the calling thread. A barrier that is new counts as one whose phase of parity 1 has ended.
+// Waits until the latest phase whose number has this parity has ended; what was copied is then
+// visible to the calling thread. A barrier that is new counts as one whose phase of parity 1 has
+// ended.
 __device__ inline void WaitForPhase(CopyBarrier* barrier, uint32_t parity) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -209,9 +210,9 @@ __device__ inline void BulkCopy(void* shared, const void* global, uint32_t bytes
   __trap();
 #endif
 }
-// Between what a thread did with shared memory itself (barriers that it made, bytes that it read or
-// wrote) and bulk copies to the same place, which go another way to memory. By each such thread;
-// then a barrier; then the copies.
+// Stands between what a thread did with shared memory itself (barriers that it made, bytes that it
+// read or wrote) and bulk copies to the same place, which go another way to memory. By each such
+// thread; then a barrier; then the copies.
 __device__ inline void FenceAsyncCopies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

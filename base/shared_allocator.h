@@ -14,8 +14,8 @@
 
 namespace hotrow {
 
-// For vectors whose elements copies to a device read where they lie: see SharedMemory. resize()
-// writes nothing to new elements. std::bad_alloc where there is no memory.
+// The allocator of vectors whose elements copies to a device read where they lie: see SharedMemory.
+// resize() writes nothing to new elements. std::bad_alloc where there is no memory.
 template <typename T>
 class SharedAllocator {
  public:

@@ -35,7 +35,7 @@ class TraceRecorder {
   // `name` must outlive the recorder: use string literals.
   void Record(const char* name, int64_t begin_ns, int64_t end_ns);
 
-  // In the order in which the names were first seen.
+  // Totals in the order in which the names were first seen.
   std::vector<StageTotal> StageTotals() const;
   int64_t events_dropped() const;
 

@@ -95,7 +95,7 @@ class AccessTraceReader {
 
   // The next step; false at the end.
   absl::StatusOr<bool> Next(AccessTraceStep* step);
-  // After Next has returned false: whether the writer closed the file. Otherwise the file ends
+  // Whether the writer closed the file, after Next has returned false. Otherwise the file ends
   // after the last whole step of a process that did not.
   bool complete() const { return complete_; }
 

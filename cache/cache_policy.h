@@ -24,7 +24,7 @@ struct CachePolicyFacts {
 // All of them, in the order of CachePolicy.
 std::span<const CachePolicyFacts> CachePolicies();
 
-// By its name. The error of an unknown one lists all.
+// The policy of a name. The error of an unknown one lists all.
 absl::StatusOr<CachePolicy> ParseCachePolicy(std::string_view name);
 std::string_view CachePolicyName(CachePolicy policy);
 

@@ -94,10 +94,12 @@ class EmbeddingCollection {
   const std::vector<std::string>& feature_names() const;  // in the order of batches
   // Sum of the dims of the pooled features: the width of EmbeddingOutput::pooled.
   int64_t pooled_dim() const;
-  // Where EmbeddingOutput::pooled has a feature: pooled.Columns(*tables->ColumnsOf("item")) is
-  // [batch_size, D]. InvalidArgument if no table has it, or it is not pooled.
+  // The columns of EmbeddingOutput::pooled that a feature has:
+  // pooled.Columns(*tables->ColumnsOf("item")) is [batch_size, D]. InvalidArgument if no table has
+  // it, or it is not pooled.
   absl::StatusOr<ColumnRange> ColumnsOf(std::string_view feature) const;
-  // For FeatureBatch::order. InvalidArgument unless `names` has each feature once.
+  // The order of these names, for FeatureBatch::order. InvalidArgument unless `names` has each
+  // feature once.
   absl::StatusOr<FeatureOrder> OrderOf(std::span<const std::string> names) const;
 
   // owner: null: the batch is copied. Otherwise `owner` keeps its arrays, and those that have the

@@ -132,18 +132,18 @@ StorageFields FieldsOf(const Storage& storage);
 
 // The tiers above the store.
 struct CacheOptions {
-  // Without device_bytes: budget of the row cache over the store: rows, keys, marks, overflow,
+  // Budget of the row cache over the store, without device_bytes: rows, keys, marks, overflow,
   // staging and the buffers of a snapshot that is being written; a hard limit. 0, in MemoryStorage
   // only: no cache, rows are trained where the store keeps them. Rows have the same bits either
   // way. With device_bytes: budget of the host memory that keeps evicted rows of a store on a disk,
   // see embedding/tiers/cached_store.h; 0: none, as it must be over MemoryStorage.
   int64_t bytes = 0;
-  // On a GPU: required; budget of device memory for the row cache: rows, keys, marks, overflow and
+  // Budget of device memory for the row cache, required on a GPU: rows, keys, marks, overflow and
   // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On
   // the CPU 0, or else the tiers of a GPU in host memory, to try them out.
   int64_t device_bytes = 0;
-  // With device_bytes over MemoryStorage: budget of device memory for an index of the store, with
-  // which the device finds rows that its cache does not have, and reads them, without the host. A
+  // Budget of device memory for an index of the store, with which the device finds rows that its
+  // cache does not have, and reads them, without the host; with device_bytes over MemoryStorage. A
   // hard limit beside device_bytes; 32 bytes a row find nearly all. Rows that find no room in it,
   // the host looks up, as it does all of them with 0. Values and the counts of the tiers are the
   // same either way.

@@ -44,7 +44,7 @@ struct TierStats {
 struct StepHistogram {
   static constexpr std::array<int64_t, 11> kBounds = {1,    4,     16,    64,     256,    1024,
                                                       4096, 16384, 65536, 262144, 1048576};
-  // By the first bound that is not below the steps; the last one is of those above all.
+  // Counts by the first bound that is not below the steps; the last one is of those above all.
   std::array<int64_t, kBounds.size() + 1> counts = {};
   int64_t sum = 0;  // of the steps
 
@@ -61,7 +61,7 @@ struct ScoreHistogram {
   static constexpr std::array<float, 19> kBounds = {-65536, -4096, -256,  -64,   -16,    -4, -1,
                                                     -0.25f, 0,     0.25f, 1,     4,      16, 64,
                                                     256,    1024,  4096,  65536, 1048576};
-  // By the first bound that is not below the score; the last one is of those above all.
+  // Counts by the first bound that is not below the score; the last one is of those above all.
   std::array<int64_t, kBounds.size() + 1> counts = {};
 
   void Add(float score, int64_t n = 1) {
@@ -127,12 +127,12 @@ struct EmbeddingStats {
   int64_t snapshot_update_wait_ns = 0;
   int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for held-back rows
   int64_t snapshot_evict_wait_ns = 0;
-  // With CacheOptions::device_bytes, outside the budgets of the tiers: page-locked staging of rows
-  // and step arrays, and device memory of step arrays and gradients.
+  // Page-locked staging of rows and step arrays, and device memory of step arrays and gradients,
+  // with CacheOptions::device_bytes; outside the budgets of the tiers.
   int64_t transfer_host_bytes = 0;
   int64_t transfer_device_bytes = 0;
-  // With CacheOptions::device_index_bytes: what it takes of that, the keys that it has, those that
-  // found no room (a key as often as it did not), and rows of the store that the device found.
+  // What an index takes of CacheOptions::device_index_bytes, the keys that it has, those that found
+  // no room (a key as often as it did not), and rows of the store that the device found.
   int64_t device_index_bytes = 0;
   int64_t device_index_keys = 0;
   int64_t device_index_left_out = 0;

@@ -38,7 +38,7 @@ struct FusedSparseUpdateArgs {
   int64_t num_rows = 0;                     // U
   int64_t num_lookups = 0;                  // N, or an upper bound of it
 
-  // In the order of their rows, which do not overlap. Rows of no table stay as they are.
+  // Tables in the order of their rows, which do not overlap. Rows of no table stay as they are.
   std::span<const FusedTable> tables;
   std::byte* const* rows = nullptr;  // [U], as in SparseUpdateArgs, as are those that follow
   float learning_rate_factor = 1;

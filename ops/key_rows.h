@@ -9,7 +9,7 @@
 #include "base/exec_context.h"
 #include "base/row_key.h"
 
-// From the distinct keys of a batch to their rows, an element at a time. On a CUDA device all
+// Ways from the distinct keys of a batch to their rows, an element at a time. On a CUDA device all
 // pointers are memory that the device reaches; spans are host memory, read before the call returns.
 
 namespace hotrow {

@@ -40,7 +40,7 @@ struct OuterProductArgs {
 // The columns of the output.
 constexpr int64_t OuterProductOutputSize(int32_t dim) { return int64_t{dim} * (dim + 1) / 2; }
 
-// With s = (v_0 + v_1) + v_2 + ... the lower triangle of s s^T, row by row: s_0 s_0, s_1 s_0,
+// The lower triangle of s s^T with s = (v_0 + v_1) + v_2 + ..., row by row: s_0 s_0, s_1 s_0,
 // s_1 s_1, s_2 s_0, ...
 absl::Status OuterProduct(const ExecContext& ctx, const OuterProductArgs& args);
 

@@ -44,7 +44,7 @@ struct PaddedDotArgs {
   absl::Status Validate() const;
 };
 
-// Without the padding: D + F (F-1) / 2.
+// Products without the padding: D + F (F-1) / 2.
 int64_t PaddedDotProducts(int32_t num_sparse, int32_t dim);
 int64_t PaddedDotColumns(int32_t num_sparse, int32_t dim);
 

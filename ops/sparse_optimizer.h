@@ -42,7 +42,7 @@ struct SparseOptimizerFacts {
 std::span<const SparseOptimizerFacts> SparseOptimizers();
 const SparseOptimizerFacts& FactsOf(SparseOptimizerKind kind);
 
-// By its name. The error of an unknown one lists all.
+// The kind of a name. The error of an unknown one lists all.
 absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name);
 std::string_view SparseOptimizerName(SparseOptimizerKind kind);
 
@@ -97,7 +97,8 @@ struct SparseUpdateArgs {
   const float* const* gradients = nullptr;  // [U], D floats each
   float learning_rate_factor = 1;           // from the learning-rate schedule
   uint32_t step = 0;  // of the table, counted from 1; Adam's bias correction uses it
-  // For stochastic rounding, see ops/weights_precision.h; unused when layout->precision is fp32.
+  // What stochastic rounding draws from, see ops/weights_precision.h; unused when layout->precision
+  // is fp32.
   uint64_t seed = 0;
   uint32_t table = 0;
   const uint64_t* keys = nullptr;  // [U], of the rows

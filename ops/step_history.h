@@ -43,7 +43,7 @@ class StepHistory {
   uint32_t base() const { return base_; }
   uint32_t steps() const { return steps_; }  // the last one, base included
 
-  // For the ops.
+  // The runs, for the ops.
   std::span<const internal::StepRun> runs() const;
 
  private:

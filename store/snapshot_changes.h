@@ -23,7 +23,7 @@ class SnapshotChanges {
  public:
   virtual ~SnapshotChanges() = default;
 
-  // In the order in which the store has them.
+  // The tables in the order in which the store has them.
   virtual std::span<const StoreTable> tables() const = 0;
   // The store's record of the snapshot.
   virtual const SnapshotInfo& info() const = 0;

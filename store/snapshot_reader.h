@@ -37,7 +37,7 @@ class SnapshotReader {
  public:
   virtual ~SnapshotReader() = default;
 
-  // In the order in which the store has them; their numbers are distinct.
+  // The tables in the order in which the store has them; their numbers are distinct.
   virtual std::span<const StoreTable> tables() const = 0;
   // Number of rows that Iterate visits if it finds no damage; -1: not known in advance.
   virtual int64_t rows() const = 0;

@@ -14,8 +14,8 @@ enum class StoreKind {
   kRocksDb,  // "rocksdb": RocksDB, where the build has it
 };
 
-// By its name above. The error of an unknown name, or of a kind that this build lacks, lists those
-// it has.
+// The kind of a name above. The error of an unknown name, or of a kind that this build lacks, lists
+// those it has.
 absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name);
 std::string_view StoreKindName(StoreKind kind);
 

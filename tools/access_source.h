@@ -53,7 +53,7 @@ class AccessSource {
   const std::vector<AccessTraceTable>& tables() const { return tables_; }
   double sample_rate() const { return sample_rate_; }
   uint64_t seed() const { return seed_; }
-  // After the end: false for a trace whose writer was killed.
+  // Whether it is whole, after the end: false for a trace whose writer was killed.
   virtual bool complete() const { return true; }
 
  protected:

@@ -16,7 +16,7 @@
 // Reports of checkpoints and portable models, as text and as JSON.
 namespace hotrow {
 
-// For people. `path` as it was typed.
+// The report of a checkpoint, for people and as JSON. `path` as it was typed.
 std::string CheckpointReportText(const std::string& path, const CheckpointReport& report);
 std::string CheckpointReportJson(const std::string& path, const CheckpointReport& report);
 

@@ -15,7 +15,7 @@ class ScorerFlags {
   // Adds them to a set; they set fields of `options`, which outlives this.
   ScorerFlags(ScorerOptions* options, FlagSet* flags);
 
-  // After parsing. Errors: InvalidArgument.
+  // Sets the options after parsing. Errors: InvalidArgument.
   absl::Status Finish();
 
  private:

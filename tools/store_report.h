@@ -9,7 +9,7 @@
 // Reports of stores as text.
 namespace hotrow {
 
-// For people.
+// The report for people.
 std::string StoreReportText(const std::string& path, const SsdStoreReport& report);
 // What is unknown is null.
 std::string StoreReportJson(const std::string& path, const SsdStoreReport& report);

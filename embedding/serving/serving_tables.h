@@ -182,7 +182,7 @@ class ServingTables {
     absl::StatusOr<const View*> Stage();
     const View* Fold();
 
-    // After Stage: of a table with the update, and keys that have lost their row to it.
+    // Rows of a table with the update, after Stage, and keys that have lost their row to it.
     int64_t rows(uint32_t table) const;
     int64_t rows_erased() const;
 

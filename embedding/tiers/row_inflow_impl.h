@@ -62,9 +62,9 @@ class RowInflow {
  private:
   // Rows on their way in, staged: where from and where to.
   struct Area {
-    SharedBuffer<std::byte> rows;   // [staging_rows_, row_bytes_]
-    SharedBuffer<std::byte*> from;  // [staging_rows_]
-    SharedBuffer<std::byte*> to;    // [staging_rows_]; null: made there
+    SharedBuffer<std::byte> rows;        // [staging_rows_, row_bytes_]
+    SharedBuffer<std::byte*> from;       // [staging_rows_]
+    SharedBuffer<std::byte*> to;         // [staging_rows_]; null: made there
     SharedBuffer<uint64_t> made_keys;    // [staging_rows_] of rows that the device makes,
     SharedBuffer<std::byte*> made_rows;  // and where
     DeviceEvent arrived;

@@ -42,11 +42,11 @@ class StepProbe {
   absl::Status Start(const ExecContext& ctx, GuardedCache* cache, std::span<const RowKey> keys,
                      std::span<const int32_t> counts, const AddressIndex* index = nullptr,
                      int64_t num_tables = 0);
-  // Until the search is done, on the stream of that cache.
+  // Waits until the search is done, on the stream of that cache.
   absl::Status Wait(const DeviceStream& stream);
   void Clear();
 
-  // After Wait, until Clear; before it empty.
+  // Whether it has found: after Wait, until Clear; before it empty.
   bool found() const { return found_; }
   // Those of known keys too, from KnownFilled on.
   std::span<const int64_t> hit_slots() const {
@@ -54,7 +54,7 @@ class StepProbe {
   }
   int64_t hits() const { return hits_; }
   int64_t hit_lookups() const { return found_ ? totals_[0].hit_lookups : 0; }
-  // In the order of the keys, then those that TellUnplaced told; memory of the host.
+  // The misses in the order of the keys, then those that TellUnplaced told; memory of the host.
   std::span<const RowKey> miss_keys() const {
     return {miss_keys_.data(), static_cast<size_t>(misses_)};
   }
@@ -66,13 +66,13 @@ class StepProbe {
 
   int64_t known() const { return known_; }
   int64_t known_lookups() const { return known_lookups_; }
-  // After Wait: of a table, by its number; what TellUnplaced told included.
+  // The known keys of a table, by its number, after Wait; what TellUnplaced told included.
   FoundOfTable known_of_table(int64_t table) const { return known_of_table_[table]; }
   // Enqueues on the cache's stream: gives `n` known keys from `begin` on their ways, as
   // RowCache::PlaceMisses does. `result` has no slots.
   absl::Status PlaceKnown(const ExecContext& ctx, GuardedCache* cache, int64_t begin, int64_t n,
                           const RowCache::InsertResult& result);
-  // After all were placed and that was waited for: those that found no room become misses. Waits
+  // Makes misses of those that found no room, after all were placed and that was waited for. Waits
   // for the stream of the cache.
   absl::Status TellUnplaced(const DeviceStream& stream);
   // Memory of the device: [known] where the rows are to go, negative where that is not placed yet
@@ -116,13 +116,13 @@ class StepProbe {
   bool known_sent_ = false;
   DeviceFlag done_;
   // What the device has.
-  DeviceMemory<int64_t> slots_;        // [keys] negative: missed
-  DeviceMemory<Placement> placement_;  // [keys] what PinHits says beside them
-  DeviceMemory<uint8_t> evicted_;      // [keys]
-  DeviceMemory<int64_t> hit_slots_;    // [hits + known]
+  DeviceMemory<int64_t> slots_;           // [keys] negative: missed
+  DeviceMemory<Placement> placement_;     // [keys] what PinHits says beside them
+  DeviceMemory<uint8_t> evicted_;         // [keys]
+  DeviceMemory<int64_t> hit_slots_;       // [hits + known]
   DeviceMemory<int32_t> miss_positions_;  // [misses] among the keys
   DeviceMemory<std::byte> workspace_;
-  // With an index.
+  // What there is with an index.
   DeviceMemory<std::byte*> rows_;              // [keys] what it says
   DeviceMemory<RowKey> known_keys_;            // [known]
   DeviceMemory<int32_t> known_positions_;      // [known] among the keys

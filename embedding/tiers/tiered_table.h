@@ -65,7 +65,7 @@ struct StepRows {
   std::vector<int64_t> slots;          // [n] with a cache: pinned slots; -1: not placed yet
   int64_t probed = 0;                  // keys counted in the tier statistics already
   SharedBuffer<int64_t> shared_slots;  // staged: the slots once more, for the device
-  // With a cache, between Place and the last Fill: rows that have a way and wait for their bytes.
+  // Rows that have a way and wait for their bytes, with a cache, between Place and the last Fill.
   std::vector<RowKey> miss_keys;
   std::vector<std::byte*> miss_rows;        // where they lie, on the cache's device
   std::vector<int64_t> miss_positions;      // in the step's keys
@@ -75,7 +75,7 @@ struct StepRows {
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;           // all placed and filled
-  // From ResolveForUpdate on: [n] which rows change with the step, or empty: all. The others stay
+  // [n] which rows change with the step, from ResolveForUpdate on; empty: all. The others stay
   // clean, and those that are not in the store yet do not join it. Not staged. The caller's.
   std::span<const uint8_t> trained;
 

@@ -249,8 +249,8 @@ typedef struct hotrow_collection_options {
                             // NULL: new tables
   int64_t admission_bytes;  // of each rank, for the counters of admission "lookups"; required there
   int64_t row_limit_steps;  // min_rows and max_rows of tables are kept each so many steps; 64
-  // With cache_device_bytes, store "memory": of device memory, where rows lie in the store; 0: the
-  // host finds them.
+  // Device memory for an index of the store, with cache_device_bytes and store "memory": where its
+  // rows lie; 0: the host finds them.
   int64_t cache_device_index_bytes;
 } hotrow_collection_options;
 
@@ -311,7 +311,7 @@ typedef struct hotrow_batch {
   // F*B bags, and num_features = 0.
   const hotrow_bags* bags;
   int64_t num_features;
-  // As many as bags: a score for each lookup, [N], finite, or NULL: they bring none. NULL: none
+  // Scores, as many as bags: one for each lookup, [N], finite, or NULL: they bring none. NULL: none
   // does. For a feature whose table keeps none it is NULL (with all features together they are not
   // looked at). Only training makes use of them.
   const float* const* scores;
@@ -401,7 +401,7 @@ hotrow_status hotrow_erase_older_than(hotrow_collection* collection, const char*
                                       int64_t step, int64_t* erased);
 // Writes changed rows down to the store.
 hotrow_status hotrow_flush(hotrow_collection* collection);
-// With weight_decay_mode "table": brings all rows to where they stand after the last step, so that
+// Brings all rows to where they stand after the last step, with weight_decay_mode "table", so that
 // the next checkpoint can be exported or start other tables; changes no bit of what follows.
 // Otherwise it does nothing. Reads and writes each row. Collective.
 hotrow_status hotrow_settle(hotrow_collection* collection);
@@ -427,7 +427,7 @@ hotrow_status hotrow_snapshot_prepared(hotrow_collection* collection, int32_t* p
 hotrow_status hotrow_snapshot_wait(hotrow_collection* collection);
 hotrow_status hotrow_snapshot_commit(hotrow_collection* collection, uint64_t snapshot);
 hotrow_status hotrow_snapshot_drop(hotrow_collection* collection, uint64_t snapshot);
-// At most `size` names go to `snapshots`; *count is how many there are.
+// Names of snapshots, of which at most `size` go to `snapshots`; *count is how many there are.
 hotrow_status hotrow_snapshot_list(hotrow_collection* collection, uint64_t* snapshots, int64_t size,
                                    int64_t* count);
 

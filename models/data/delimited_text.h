@@ -13,7 +13,7 @@
 
 namespace hotrow {
 
-// Without blanks and tabs at both ends.
+// The text without blanks and tabs at both ends.
 std::string_view TrimBlanks(std::string_view text);
 
 // What a double quote at the beginning of a field means. Inside a field that does not begin with

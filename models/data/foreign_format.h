@@ -11,7 +11,7 @@ struct ForeignFormat {
   std::string_view remedy;  // how to make text of it
 };
 
-// By the first and the last bytes of a file, 16 of each or all that there are.
+// The format of the first and the last bytes of a file, 16 of each or all that there are.
 ForeignFormat FindForeignFormat(std::string_view head, std::string_view tail);
 
 }  // namespace hotrow

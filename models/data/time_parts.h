@@ -35,7 +35,7 @@ class TimeFormat {
   // The part's key; false: the text is not of this format, or there is no such day or time. One
   // without a time of day has hour 0.
   bool Key(std::string_view text, TimePart part, uint64_t* key) const;
-  // For messages: `a time as "%y%m%d%H"`.
+  // What messages ask for: `a time as "%y%m%d%H"`.
   std::string Expected() const;
 
   bool has_hour() const { return has_hour_; }

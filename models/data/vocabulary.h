@@ -80,7 +80,7 @@ class KeyCounter {
   int64_t bytes_to_grow() const;
   bool full() const { return 10 * (used_ + 1) > 7 * static_cast<int64_t>(keys_.size()); }
   void Grow();
-  // Not full().
+  // Adds a key; not when full().
   void Add(uint64_t key);
   int64_t bytes() const { return static_cast<int64_t>(keys_.size()) * kSlotBytes; }
   int64_t distinct() const { return used_; }

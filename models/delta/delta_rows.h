@@ -111,7 +111,7 @@ class DeltaRowsReader {
   // What the present entry has; there is one unless done().
   const RowKey& key() const;
   bool erased() const;
-  // As tables[].layout_read(form) says; not of a tombstone. Valid until Next.
+  // The row as tables[].layout_read(form) says; not of a tombstone. Valid until Next.
   std::span<const std::byte> row() const;
   absl::Status Next();
 

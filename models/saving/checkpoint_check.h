@@ -27,7 +27,7 @@ struct CheckpointReport {
   std::vector<File> files;
 
   std::vector<int64_t> part_rows;  // of each part, by rank; -1: not known
-  // By table, all parts together, as counted in their snapshots; empty: some were not counted.
+  // Rows by table, all parts together, as counted in their snapshots; empty: some were not counted.
   std::vector<int64_t> table_rows;
 
   int64_t rows = -1;         // of all tables; -1: not known

@@ -15,7 +15,7 @@ namespace hotrow {
 
 // What the manifest of the portable form says.
 struct PortableModel {
-  // Without the places of its parts; rows and hashes of the tables are in `tables`.
+  // The model without the places of its parts; rows and hashes of the tables are in `tables`.
   SavedModel model;
   std::vector<PortableTable> tables;  // in the order of model.tables
   std::string dense_file;             // relative to the directory

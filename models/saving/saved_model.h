@@ -40,8 +40,8 @@ struct SavedModel {
     std::optional<Initializer> initializer;  // of rows that join; none: not known
     ScoreRule score = ScoreRule::kNone;
     RowLines lines;  // EmbeddingCollection::age_lines: which rows have aged
-    // As counted when the model was saved, without them. Taking a checkpoint reads no rows, so it
-    // has neither.
+    // Rows as counted when the model was saved, and their hash, without the aged ones. Taking a
+    // checkpoint reads no rows, so it has neither.
     int64_t rows = -1;  // -1: not known
     std::string hash;   // TableDigest::hash; empty: not known
   };

@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model);
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
                                                               int32_t rank, int64_t memory_bytes);
 
-// For StartOptions::age_lines.
+// The lines for StartOptions::age_lines.
 std::vector<RowLines> AgeLinesOf(const SavedModel& saved);
 
 // Gives the tables the counters of lookups of all ranks' files, if they keep any; before the first

@@ -72,7 +72,7 @@ struct TrainingState {
   double best_auc = 0;
 };
 
-// To a JSON object and back, for files other than the manifest (portable exports). Errors:
+// A JSON object of it, and back, for files other than the manifest (portable exports). Errors:
 // InvalidArgument, naming the member that is missing or wrong.
 std::string TrainingStateToJson(const TrainingState& state);
 absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json);

@@ -68,7 +68,7 @@ struct TrainReport {
   std::vector<TraceRecorder::StageTotal> stages;
   std::optional<MissRatioCurves> mrc;  // of the steps of this process; with --mrc only
 
-  // For the summary, not in the JSON.
+  // What the summary says and the JSON does not.
   int32_t stopped_by_signal = 0;  // 0: the run went to its end
   bool stopped_early = false;     // by early_stop_patience
   int64_t saved_step = -1;        // of the model that was saved last; -1: none

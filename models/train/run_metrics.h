@@ -73,7 +73,7 @@ struct RunMetrics {
   double cpu_seconds = 0;
 };
 
-// As Prometheus reads them. With several ranks each sample has the label `rank`.
+// The metrics as Prometheus reads them. With several ranks each sample has the label `rank`.
 std::string MetricsText(const RunMetrics& metrics);
 
 // Names of which there is a sample for sure in the text of a run over a disk with validation,

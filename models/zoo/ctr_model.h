@@ -26,7 +26,7 @@ struct DenseLayers {
     int64_t rows = 1;
     int64_t inputs = 0;
     int64_t outputs = 0;
-    // Beside the map's: parameters; of a sample, multiply-adds forward and numbers written.
+    // Parameters beside the map's; multiply-adds forward and numbers written of a sample.
     int64_t parameters = 0;
     int64_t macs = 0;
     int64_t activations = 0;
@@ -145,7 +145,8 @@ class CtrModel {
   // overwritten.
   virtual absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                 float* embedding_gradient, const BackwardHooks& hooks) = 0;
-  // With no one to tell. A model brings it into its own scope by `using CtrModel::Backward`.
+  // Backward with no one to tell. A model brings it into its own scope by `using
+  // CtrModel::Backward`.
   absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                         float* embedding_gradient) {
     return Backward(ctx, logit_gradient, embedding_gradient, BackwardHooks());
@@ -154,7 +155,7 @@ class CtrModel {
   // Memory of device(). Checkpoints and hashes read a copy.
   virtual std::span<float> parameters() = 0;
   virtual std::span<const float> gradients() const = 0;
-  // To be scaled in place between Backward and the optimizer.
+  // The same, to be scaled in place between Backward and the optimizer.
   virtual std::span<float> mutable_gradients() = 0;
 
   // What the model keeps in parameters() of the batches it has seen, such as the running statistics

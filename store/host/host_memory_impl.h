@@ -146,12 +146,12 @@ class HostArena {
   const HugePages huge_pages_;
   const Device device_;
   std::mutex mutex_;
-  std::vector<Extent> extents_;          // guarded by mutex_
-  std::deque<Remainder> provided_;       // guarded by mutex_; whole extents, of Provide
+  std::vector<Extent> extents_;                    // guarded by mutex_
+  std::deque<Remainder> provided_;                 // guarded by mutex_; whole extents, of Provide
   std::deque<BudgetedBuffer<std::byte>> awaited_;  // guarded by mutex_; to become such
   bool locking_ = false;                           // guarded by mutex_; the thread is at work
   std::condition_variable provided_changed_;       // or locking_
-  std::array<Remainder, 8> remainders_;  // guarded by mutex_
+  std::array<Remainder, 8> remainders_;            // guarded by mutex_
   std::atomic<int64_t> num_extents_{0};
   std::atomic<int64_t> extent_bytes_{0};
   std::atomic<int64_t> carved_bytes_{0};

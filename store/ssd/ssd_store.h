@@ -174,8 +174,8 @@ struct SsdStoreReport {
   int64_t used_bytes = 0;      // of the present state's segments, up to the end of their records
   int64_t disk_bytes = 0;      // of all files in the directory
   int64_t snapshot_bytes = 0;  // of segment files that only snapshots hold
-  // Over the store's life, up to the last commit: rows written times their widths, and bytes
-  // written to the device, cleaning and manifests included. Their ratio is the write amplification.
+  // Rows written times their widths, over the store's life up to the last commit, and bytes written
+  // to the device, cleaning and manifests included. Their ratio is the write amplification.
   int64_t payload_bytes_written = 0;
   int64_t device_bytes_written = 0;
   struct Snapshot {

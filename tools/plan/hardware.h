@@ -29,7 +29,7 @@ struct EngineCosts {
   EngineCost pool;      // of a lookup; weight bytes
   EngineCost sum;       // of a lookup, backward; weight bytes
   EngineCost update;    // of a distinct key; row bytes
-  // In addition, for a row that no step has used before; row bytes.
+  // Costs in addition, for a row that no step has used before; row bytes.
   EngineCost new_in_place;  // makes it in the store, without a cache
   EngineCost new_row;       // makes it in the cache
   // The share of the threads that the work keeps busy, in (0, 1]. Work on a single thread that runs
@@ -72,7 +72,7 @@ struct HardwareProfile {
   double ssd_read_bytes_per_second = 0;
   double ssd_write_bytes_per_second = 0;
   double ssd_endurance_bytes = 0;  // that may be written over its life (TBW); 0: not known
-  // Between nodes, each direction, for one rank.
+  // The rate between nodes, each direction, for one rank.
   double network_bytes_per_second = 0;
   int ranks_per_node = 1;
   double price_per_rank_hour = 0;  // 0: not known

@@ -77,8 +77,8 @@ struct Plan {
   double link_bytes_down = 0;  // from host memory to the accelerator
   double link_bytes_up = 0;
   double new_rows = 0;  // of them, rows that no step had used before (a run from empty tables)
-  // For each table, the share of rows of a run from empty tables that its store has; the others
-  // never left the cache. Empty: all are there.
+  // The share of rows of a run from empty tables that the store has, by table; the others never
+  // left the cache. Empty: all are there.
   std::vector<double> store_shares;
   double ssd_ios_read = 0;
   double ssd_bytes_read = 0;
@@ -134,12 +134,12 @@ absl::StatusOr<std::vector<PlanCurvePoint>> PlanCurve(const PlanSpec& spec, cons
 // A number for people, the same in text and on pages: "0.1234", "12.34", "386,500", "38.65 M",
 // "1.20 G", "endless".
 std::string FormatAmount(double amount);
-// With its sign in front.
+// The amount with its sign in front.
 std::string FormatChange(double amount);
-// As FormatBytes in models/train/report.h.
+// The same as FormatBytes in models/train/report.h.
 std::string FormatPlanBytes(double bytes);
 
-// For people; what `hotrow plan --json` prints.
+// The plan for people; what `hotrow plan --json` prints.
 std::string PlanText(const PlanSpec& spec, const Plan& plan);
 std::string PlanJson(const PlanSpec& spec, const Plan& plan);
 // A self-contained HTML page: verdict, miss-ratio curve, bytes per tier, stages, prices.

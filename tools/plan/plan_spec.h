@@ -59,7 +59,7 @@ struct PlanPart {
   double rows = 1;
   double inputs = 0;
   double outputs = 0;
-  // Beside the map's: parameters; of a sample, multiply-adds forward and numbers written.
+  // Parameters beside the map's; multiply-adds forward and numbers written of a sample.
   double parameters = 0;
   double macs = 0;
   double activations = 0;
@@ -77,7 +77,7 @@ struct PlanModel {
   // Floats beside each parameter: SGD 0, Adagrad 1, Adam 2; a running average is one more.
   int32_t dense_optimizer_states = 0;
   bool inputs_16_bits = false;  // of the dense layers' products: fp16 or bf16
-  // For tables that do not give one.
+  // The precision of tables that do not give one.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
 };
 
@@ -113,8 +113,8 @@ struct PlanSpec {
   double target_samples_per_second = 0;
   double data_seconds_per_sample = 0;  // processor time of reading and drawing batches
   double data_bytes_per_sample = 0;    // read from the node's disk, once for all its ranks
-  // Not in the file: plans a run of so many steps that begins without rows and with an empty cache.
-  // 0: the steady state.
+  // Steps of a run that begins without rows and with an empty cache; not in the file. 0: the steady
+  // state.
   double run_steps = 0;
   double run_disk_bytes = 0;   // the disk budget of its SSD store; 0: as planned
   double run_store_bytes = 0;  // the memory budget of its SSD store; 0: plenty

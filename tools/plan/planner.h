@@ -21,9 +21,9 @@ class Planner {
 
   // The plan with this store and this cache budget of a rank.
   Plan With(StoreKind store, double cache_bytes) const;
-  // With the cache of the spec, or the best one for cache_bytes: auto.
+  // The plan with the cache of the spec, or the best one for cache_bytes: auto.
   Plan WithStore(StoreKind store) const;
-  // With the store of the spec, or the first that fits for store: auto.
+  // The plan with the store of the spec, or the first that fits for store: auto.
   Plan Choose() const;
   // Caches of growing sizes over the store of `plan`.
   std::vector<PlanCurvePoint> Curve(const Plan& plan) const;

@@ -18,10 +18,10 @@ struct StepTime {
   std::string bottleneck;
 };
 
-// From data-sheet rates: a stage takes as long as its slowest resource.
+// The step from data-sheet rates: a stage takes as long as its slowest resource.
 StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
                            const Traffic& traffic);
-// From measured costs of the table engine: workload.hardware.calibrated(), and no GPU.
+// The step from measured costs of the table engine: workload.hardware.calibrated(), and no GPU.
 StepTime StepTimeFromMeasurement(const Workload& workload, const TierChoice& tiers,
                                  const Traffic& traffic);
 

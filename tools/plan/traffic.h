@@ -45,7 +45,7 @@ struct Traffic {
   double ssd_bytes_written = 0;
   double write_amplification = 0;  // 0: no SSD
 
-  // Between host memory and a GPU.
+  // Bytes between host memory and a GPU.
   double link_bytes_down = 0;
   double link_bytes_up = 0;
 };

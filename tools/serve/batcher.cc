@@ -17,7 +17,7 @@ constexpr int64_t kSamplesMax = int64_t{1} << 24;
 constexpr int64_t kQueueMax = int64_t{1} << 20;
 constexpr int64_t kNanosPerMicro = 1000;
 
-// The point of a time of NowNanos.
+// A time of NowNanos as a time point.
 std::chrono::steady_clock::time_point TimePoint(int64_t nanos) {
   return std::chrono::steady_clock::now() + std::chrono::nanoseconds(nanos - NowNanos());
 }

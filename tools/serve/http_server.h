@@ -25,7 +25,7 @@ struct HttpServerOptions {
   int64_t body_bytes_max = int64_t{16} << 20;  // of a request; more is 413
   // The limit of all bodies that are there at once; a request for which there is no room is 429.
   int64_t bodies_bytes_max = int64_t{256} << 20;
-  // From a request's first byte to its last, and from a reply's first to its last.
+  // The time from a request's first byte to its last, and from a reply's first to its last.
   int64_t transfer_ms = 10'000;
   int64_t idle_ms = 60'000;  // that a connection may be open between two requests
   // GET of these is answered where requests have all places: "/v2/health/live".

@@ -49,7 +49,7 @@ std::string ModelMetadataJson(const ModelVersion& model, const ModelSignature& s
 std::string ModelReadyJson(const ModelVersion& model, bool ready);
 // The models of this server: one. As the repository extension of Triton has it.
 std::string RepositoryIndexJson(const ModelVersion& model, bool ready);
-// As the model configuration extension of Triton has it, which its tools ask for.
+// The configuration as that extension of Triton has it, which its tools ask for.
 std::string ModelConfigJson(const ModelVersion& model, const ModelSignature& signature);
 
 }  // namespace hotrow

@@ -24,7 +24,7 @@ struct ServiceOptions {
   std::string model_name;  // in paths; empty: the model's own
   BatcherOptions batches;
   int64_t samples_max = 16384;  // of a request
-  // From a request's first byte to its scores, at least 1. A request may ask for less.
+  // The time from a request's first byte to its scores, at least 1. A request may ask for less.
   int64_t timeout_ms = 1000;
   int64_t slow_ms = 0;  // requests that take longer are logged; 0: none
   // What following the model has come to, for /metrics, of any thread; null: it is not followed.

@@ -47,7 +47,7 @@ class BatchNormLayer : public Layer {
   static absl::StatusOr<std::unique_ptr<BatchNormLayer>> Create(const Options& options,
                                                                 const ExecContext& ctx);
 
-  // Where they lie in its part.
+  // Where gamma and beta lie in its part.
   int64_t gamma_offset() const { return 0; }
   int64_t beta_offset() const { return options_.columns; }
   int64_t mean_offset() const { return 2 * int64_t{options_.columns}; }

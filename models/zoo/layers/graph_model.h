@@ -73,7 +73,7 @@ class GraphModel : public CtrModel {
     const Layer* layer = nullptr;
     int64_t offset = 0;
   };
-  // By the name of its declaration; all null where there is no such layer.
+  // The part of the name of its declaration; all null where there is no such layer.
   Part FindPart(std::string_view name) const;
   int64_t arena_bytes() const { return arena_.bytes(); }
 

@@ -36,7 +36,7 @@ struct TensorView {
 
   // Whether a sample's columns follow each other, so that the view is a matrix.
   bool packed() const { return shape.fields == 1 || field_stride == shape.dim; }
-  // For ops/columns.h; T: float, or const float.
+  // The view for ops/columns.h; T: float, or const float.
   template <typename T>
   Columns<T> columns() const {
     return {.data = data,
@@ -134,7 +134,7 @@ class Layer {
   virtual absl::Status EndStep(const ExecContext& ctx, int64_t samples, float* parameters) {
     return absl::OkStatus();
   }
-  // In host memory on every device. What it leaves is zero.
+  // Fills parameters in host memory, on every device. What it leaves is zero.
   virtual void InitParameters(uint64_t seed, std::span<float> parameters) const {}
 
   // Adds itself to what the planner is told. reads_embeddings: directly or by way of others.

@@ -38,7 +38,8 @@ class MlpLayer : public NetworkLayer<Mlp> {
 
   TensorShape output() const override { return {1, network().output_size()}; }
   LayerTraits traits() const override;
-  // As bottom or, where it reads embeddings, as top; if there is one already, as parts.
+  // Describes it as bottom or, where it reads embeddings, as top; if there is one already, as
+  // parts.
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
 

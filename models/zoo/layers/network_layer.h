@@ -17,7 +17,7 @@ namespace hotrow {
 template <typename Network>
 class NetworkLayer : public Layer {
  public:
-  // Where its parameters lie in its part.
+  // The network, which says where its parameters lie in its part.
   const Network& network() const { return *network_; }
 
   int64_t num_parameters() const override { return network_->num_parameters(); }
