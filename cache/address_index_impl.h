@@ -66,7 +66,7 @@ struct AddressCounters {
   int64_t entries = 0;
   int64_t no_room = 0;
 };
-// Beside the buckets.
+// Bytes beside the buckets.
 inline constexpr int64_t kAddressHeadBytes = 256;
 
 // The most buckets that a budget holds, and what these take of it.

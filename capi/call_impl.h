@@ -25,7 +25,7 @@ namespace hotrow::capi {
 
 // Keeps the message for hotrow_error_message and returns the code. Allocates nothing.
 hotrow_status Keep(hotrow_status code, std::string_view message) noexcept;
-// In the words of callers, for as long as there is memory for them.
+// The same in the words of callers, for as long as there is memory for them.
 hotrow_status Keep(const absl::Status& status) noexcept;
 
 // A message of the engine, which names its own options and the flags of the programs, with the
@@ -148,7 +148,7 @@ absl::Status GiveText(std::string_view text, char* out, uint64_t size, uint64_t*
 // OutOfRange when the buffer is smaller than `need`; sets *needed.
 absl::Status CheckRoom(uint64_t need, const void* out, uint64_t size, uint64_t* needed);
 
-// As an empty text where there is none.
+// The text; an empty one where there is none.
 inline std::string_view TextOf(const char* text) { return text == nullptr ? "" : text; }
 
 // Puts the place of an argument in front of an error: "tables[2]: ...".

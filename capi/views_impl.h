@@ -55,7 +55,7 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* batch,
 absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::string_view name);
 absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
                                            const hotrow_matrix* unpooled, int64_t num_unpooled);
-// Also InvalidArgument where a number of it is not finite, in host memory.
+// The gradient; also InvalidArgument where a number of it is not finite, in host memory.
 absl::StatusOr<EmbeddingGradient> TakeGradient(const ExecContext& ctx, const hotrow_matrix* pooled,
                                                const hotrow_matrix* unpooled, int64_t num_unpooled);
 

@@ -37,10 +37,11 @@ class DeviceKeys {
   // and waits until the host knows how many there are.
   absl::Status Find(const ExecContext& ctx, const Plan& plan, const uint64_t* values, int64_t n,
                     std::span<const LookupSegment> segments, DeviceStream* stream);
-  // After Find: enqueues the lookups of each key.
+  // Enqueues the lookups of each key, after Find.
   absl::Status Group(const ExecContext& ctx, DeviceStream* stream);
 
-  // After Find. U keys, table by table in the order of the plan, each table's by first appearance.
+  // The U keys after Find, table by table in the order of the plan, each table's by first
+  // appearance.
   std::span<const int64_t> table_offsets() const {  // [T + 1], memory of the host
     return table_offsets_.span().first(num_offsets_);
   }
@@ -52,14 +53,14 @@ class DeviceKeys {
   const int32_t* inverse() const { return inverse_.data(); }  // [N] the key of each lookup
   // [U] room for the addresses of their rows, which the owner puts there.
   std::span<std::byte*> rows() { return rows_.first(size()); }
-  // After Group.
+  // The lookups of each key, after Group.
   const int64_t* row_offsets() const { return row_offsets_.data(); }    // [U + 1]
   const int32_t* lookup_order() const { return lookup_order_.data(); }  // [N]
 
-  // After Find: sends keys and counts to the host, on another stream that nobody waits for
+  // Sends keys and counts to the host, after Find, on another stream that nobody waits for
   // but the next Find and Told.
   absl::Status Tell();
-  // Until they are there.
+  // Waits until they are there.
   absl::Status Told(std::span<const RowKey>* keys, std::span<const int32_t>* counts);
 
   // Memory taken; may be asked beside a Find.

@@ -70,7 +70,7 @@ class LookupCounters {
                     absl::FunctionRef<bool(const RowKey& key)> keep);
 
  private:
-  // In one record, so that a look at a slot is mostly one cache line.
+  // A counter in one record, so that a look at a slot is mostly one cache line.
   struct Counter {
     uint32_t key_low;
     uint32_t key_high;

@@ -48,12 +48,12 @@ class Prefetcher {
   // Nobody is at work on the step when it returns, nor will be. Its rows are the caller's to
   // release.
   void Withdraw(PrefetchedStep* step);
-  // After Wait or Withdraw, and after the rows were released.
+  // Forgets a step after Wait or Withdraw, and after the rows were released.
   void Forget(PrefetchedStep* step) { pipeline_.Forget(step); }
 
   // Rows may have been unpinned.
   void NotifyRoom() { pipeline_.NotifyRoom(); }
-  // For a StepPipeline::Pause.
+  // The pipeline, for a StepPipeline::Pause.
   StepPipeline* pipeline() { return &pipeline_; }
   // Ends the threads. Steps are forgotten or will be without a Wait.
   void Stop() { pipeline_.Stop(); }

@@ -49,7 +49,7 @@ class RowAges {
   void Note(size_t table, uint32_t last_step, uint32_t step);
   void CommitUpdate();
 
-  // At the end of `step`, a multiple of row_limit_steps: moves the lines, [tables of the plan].
+  // Moves the lines, [tables of the plan], at the end of `step`, a multiple of row_limit_steps.
   // aged: how many rows of this rank fell below them. With several ranks all call together; shuffle
   // is null with one. Errors: those of the communicator.
   absl::Status MoveLines(uint32_t step, RowShuffle* shuffle, std::span<RowLines> lines,

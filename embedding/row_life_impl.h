@@ -36,7 +36,7 @@ struct LivingRows {
   // Positions in the batch, ascending.
   std::vector<size_t> aged;
   std::vector<size_t> candidates;  // keys without a living row, of tables that do not admit all
-  // By position, of tables with limits or scores; last step 0: no living row.
+  // Marks by position, of tables with limits or scores; last step 0: no living row.
   std::vector<RowMark> marks;
   uint64_t state = 0;  // of RowLife, of which that is true; 0: of none
 
@@ -135,7 +135,7 @@ class RowLife final : public EmbeddingCounters {
   // error of the store is left to its next call.
   void DropSome(uint32_t step, RowStore* store);
 
-  // By number of the table.
+  // The lines by number of the table.
   std::vector<RowLines> age_lines() const;
   void AddTo(EmbeddingStats* stats) const;
 
@@ -153,7 +153,7 @@ class RowLife final : public EmbeddingCounters {
   };
 
   RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle);
-  // At a multiple of row_limit_steps.
+  // Keeps limits at a multiple of row_limit_steps.
   absl::Status KeepLimits(uint32_t step);
   // Looks at the marks of the rows: fills all of *out but the rows themselves.
   void Look(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,

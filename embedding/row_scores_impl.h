@@ -35,7 +35,7 @@ class RowScores {
   bool any() const { return any_; }
   bool counts(size_t table) const { return tables_[table].counted; }
 
-  // As in RowAges. Note: `before` of a row that begins has last step 0.
+  // The same as in RowAges. Note: `before` of a row that begins has last step 0.
   void Clear();
   void Add(size_t table, const RowMark& row, int64_t n = 1);
   void Remove(size_t table, const RowMark& row) { Add(table, row, -1); }
@@ -51,10 +51,10 @@ class RowScores {
   ScoreHistogram Scores(size_t table) const;
   int64_t bytes() const;
 
-  // At the end of `step`, a multiple of row_limit_steps. Rows age range by range, and in the last
-  // one block by block, the oldest first, until no more than max_rows are left; the last block that
-  // has rows stays. lines: [tables of the plan]. aged: how many rows of this rank did. With several
-  // ranks all call together; shuffle is null with one. Errors: those of the communicator.
+  // Adds lines at the end of `step`, a multiple of row_limit_steps. Rows age range by range, in the
+  // last one block by block, the oldest first, until no more than max_rows are left; the last block
+  // that has rows stays. lines: [tables of the plan]. aged: how many rows of this rank did. With
+  // several ranks all call together; shuffle is null with one. Errors: those of the communicator.
   absl::Status AddLines(uint32_t step, RowShuffle* shuffle, std::span<RowLines> lines,
                         int64_t* aged);
 

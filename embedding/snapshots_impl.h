@@ -65,7 +65,7 @@ class Snapshots final : public EmbeddingSnapshots {
     bool ended = true;  // and nobody is at work on it any more
     absl::Status status;
     int64_t begin_ns = 0;
-    // Over all of them.
+    // Sums over all snapshots.
     int64_t count = 0;
     int64_t failed = 0;
     int64_t pause_ns = 0;
@@ -76,7 +76,7 @@ class Snapshots final : public EmbeddingSnapshots {
   absl::Status CheckName(SnapshotId id) const;
   bool done() const;
   void Tidy();
-  // On the snapshot's thread.
+  // What the snapshot's thread does.
   absl::Status Write(SnapshotId id, bool tidy);
   void EndCapture();
   void WriteHeld();

@@ -40,7 +40,7 @@ class TableDecay {
   TableDecay(const EmbeddingCollectionOptions& options, const Plan& plan);
 
   bool any() const { return !histories_.empty(); }  // some table decays as a whole
-  // For SparseUpdate; null: the table, a position in the plan, is of another mode.
+  // The steps for SparseUpdate; null: the table, a position in the plan, is of another mode.
   const StepHistory* history(size_t table) const { return history_of_[table]; }
   // All tables have made a step.
   void Append(float learning_rate_factor);

@@ -18,7 +18,7 @@ HOTROW_HOST_DEVICE inline float InverseDeviation(double variance) {
   return static_cast<float>(1 / std::sqrt(variance + kBatchNormEpsilon));
 }
 
-// From the sums of column i to its moments and what follows from them.
+// Makes the moments of column i, and what follows from them, of its sums.
 HOTROW_HOST_DEVICE inline void ColumnMoments(const BatchNormMomentsArgs& args, int64_t i) {
   const int64_t columns = args.columns;
   const double n = args.samples > 1 ? static_cast<double>(args.samples) : 1.0;

@@ -155,7 +155,7 @@ class DistinctKeys {
     }
   }
 
-  // In three passes, so that the misses overlap: find the slots, find the entries, compare.
+  // Three passes, so that the misses overlap: find the slots, find the entries, compare.
   void AddGroup(const uint64_t* values, int64_t n, int32_t* inverse) {
     // Entries have the type of members, which the compiler would read again after each.
     int32_t* const slots = slots_;

@@ -117,7 +117,7 @@ HOTROW_HOST_DEVICE inline float FromBf16(uint16_t half) {
   return std::bit_cast<float>(uint32_t{half} << kBf16CutBits);
 }
 
-// For 16 bits, with the precision as a constant.
+// The float of 16 bits, with the precision as a constant.
 template <WeightsPrecision kPrecision>
 HOTROW_HOST_DEVICE inline float FromHalf(uint16_t half) {
   static_assert(kPrecision != WeightsPrecision::kFp32);

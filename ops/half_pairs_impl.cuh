@@ -47,7 +47,7 @@ struct Pairs {
   HalfFormat format = HalfFormat::kBf16;
 
   __device__ uint32_t* row(int64_t r) const { return data + r * stride; }
-  // To the nearest; beyond the largest number to infinity.
+  // Rounds to the nearest; beyond the largest number to infinity.
   __device__ uint32_t Pack(float low, float high) const {
     return format == HalfFormat::kFp16 ? gpu::PackFp16(low, high) : gpu::PackBf16(low, high);
   }

@@ -27,8 +27,8 @@ absl::StatusOr<bool> DotInFp32(CudaStream stream, const PaddedDotArgs& args,
 absl::StatusOr<bool> DotGradInFp32(CudaStream stream, const PaddedDotGradArgs& args,
                                    const DotColumns& columns);
 
-// On tensor cores (padded_dot_tiles_cuda.cu). False, with nothing enqueued, where they do not take
-// the precision, the shape or the alignment of rows.
+// Products on tensor cores (padded_dot_tiles_cuda.cu). False, with nothing enqueued, where they do
+// not take the precision, the shape or the alignment of rows.
 absl::StatusOr<bool> PaddedDotOnTiles(CudaStream stream, const PaddedDotArgs& args);
 absl::StatusOr<bool> PaddedDotGradOnTiles(CudaStream stream, const PaddedDotGradArgs& args);
 

@@ -46,7 +46,7 @@ HOTROW_HOST_DEVICE inline uint16_t RoundToFp16(float x) {
   if (magnitude >= kHalfStepAboveMax) return static_cast<uint16_t>((bits >> 16 & 0x8000) | 0x7c00);
   return ToFp16<false>(x, 0);
 }
-// To ten bits of fraction, ties away from zero.
+// Rounds to ten bits of fraction, ties away from zero.
 HOTROW_HOST_DEVICE inline float RoundedToTf32(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & ~kSignMask) > kInfinity) return x;
@@ -131,7 +131,7 @@ HOTROW_HOST_DEVICE constexpr int32_t DotGroups(int32_t vectors) {
 // Those of groups that a quarter of a warp has at a time are never from both ends.
 HOTROW_HOST_DEVICE constexpr int32_t DotGroupSlots(int32_t groups) { return (groups + 3) / 4 * 4; }
 
-// In bytes from the beginning of a block's shared memory: zeros, which stand for the vectors that a
+// Bytes from the beginning of a block's shared memory: zeros, which stand for the vectors that a
 // tile lacks; barriers of the stages; then scratch and stages of each warp.
 constexpr int32_t kDotBarriersAt = kDotChunkBytes;
 constexpr int32_t kDotWarpsAt =

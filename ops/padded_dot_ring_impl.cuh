@@ -241,7 +241,7 @@ inline TilesArgs MakeTilesArgs(const PaddedDotArgs& args, const DotPlan& plan) {
           .plan = plan};
 }
 
-// As many blocks as run at a time, or fewer where the batch has no more samples.
+// Launches as many blocks as run at a time, or fewer where the batch has no more samples.
 template <typename Args>
 absl::Status Launch(const char* op, CudaStream stream, void (*kernel)(Args),
                     const std::type_identity_t<Args>& args) {

@@ -82,7 +82,7 @@ class ScanBlock {
     Word(words_[1 + tile_]).store(what << kWhat | sum, kRelaxed);
   }
 
-  // By one warp. Its lanes look at as many tiles at a time, from this one backwards.
+  // One warp calls it. Its lanes look at as many tiles at a time, from this one backwards.
   __device__ uint64_t BeforeTile(uint64_t of_tile) const {
     const int lane = GroupLane();
     if (lane == 0) Tell(tile_ == 0 ? kUpToEnd : kOwn, of_tile);

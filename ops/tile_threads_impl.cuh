@@ -67,7 +67,7 @@ struct QuadRing {
   static constexpr int32_t Bytes(int32_t places) {
     return places * kThreadsPerBlock * static_cast<int32_t>(sizeof(float4));
   }
-  // In the dynamic shared memory of the block, from `begin` on.
+  // A ring in the dynamic shared memory of the block, from `begin` on.
   __device__ static QuadRing OfBlock(std::byte* begin) {
     return {reinterpret_cast<float4*>(begin) + threadIdx.x};
   }

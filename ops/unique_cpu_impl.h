@@ -185,7 +185,7 @@ class SplitTable {
   int64_t piece_blocks_;
   int64_t num_pieces_;
   UniqueEntry* entries_;  // [n]; those of a piece begin where its values do
-  // In the notes of the workspace.
+  // What lies in the notes of the workspace.
   int32_t* num_keys_;  // [num_pieces]; -1: the keys of the piece collide
   uint32_t* masks_;    // [num_pieces], of KeySlots
   Block* blocks_;      // [num_blocks]

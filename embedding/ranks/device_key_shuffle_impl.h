@@ -97,7 +97,7 @@ class DeviceKeyShuffle {
  private:
   DeviceKeyShuffle(const Plan& plan, std::unique_ptr<DeviceChannel> channel, DeviceStream stream);
   absl::Status GrowForWanted(int64_t num_keys, DeviceShuffledKeys* out);
-  // By owner and table, and tells the host and the other ranks how many.
+  // Sorts by owner and table, and tells the host and the other ranks how many.
   absl::Status SortAndCount(const ExecContext& ctx, const DeviceKeys& wanted,
                             DeviceShuffledKeys* out);
   // What the counts of all ranks say of this one.

@@ -72,7 +72,7 @@ class DeviceRowShuffle {
                               float* const* sums);
   absl::Status FinishGradients(const ExecContext& ctx) { return Finish(ctx); }
 
-  // Between a Start, one that failed included, and its Finish.
+  // Whether it is between a Start, one that failed included, and its Finish.
   bool busy() const { return busy_; }
   // Instead of the Finish: what is enqueued on ctx.stream from here on runs behind what is under
   // way. Not collective.

@@ -115,8 +115,8 @@ class RowShuffle {
   static absl::StatusOr<std::unique_ptr<RowShuffle>> Create(const RowShuffleOptions& options,
                                                             std::unique_ptr<Communicator> channel);
 
-  // From here on what gradients lose on their way is kept there and added to the next gradient of
-  // the same key. Not owned; before the first StartGradients.
+  // Keeps in `residuals` what gradients lose on their way from here on, and adds it to the next
+  // gradient of the same key. Not owned; before the first StartGradients.
   void KeepResiduals(GradientResiduals* residuals) { residuals_ = residuals; }
 
   // The ID shuffle. `evaluation`: only where the bytes are counted.
@@ -150,7 +150,7 @@ class RowShuffle {
   absl::Status FinishGradients(const ExecContext& ctx, const ShuffledKeys& keys,
                                std::span<float* const> gradients, std::span<float* const> sums);
 
-  // Between a Start and its Finish.
+  // Whether it is between a Start and its Finish.
   bool busy() const { return ticket_ >= 0; }
   // Instead of the Finish: waits for what is under way and forgets it. Not collective.
   void Drop();
@@ -217,13 +217,13 @@ class RowShuffle {
   Message in_;
   ExchangeType in_type_ = ExchangeType::kFp32;
   HostBuffer<float> decoded_;  // rows that came in another type than fp32
-  // With widens_. The rows of tables of 16 bits, widened; by served row where its floats lie, there
+  // The rows of tables of 16 bits, widened, with widens_; by served row where its floats lie, there
   // or in the row itself; and 0, 1, 2, ..., the bags and lookups that widen, each row its own.
   HostBuffer<float> widened_;
   std::vector<const float*> wide_rows_;
   std::vector<int64_t> widen_offsets_;
   std::vector<int32_t> widen_lookups_;
-  // By row of a message.
+  // Places by row of a message.
   std::vector<const float*> out_rows_;
   std::vector<uint64_t> out_keys_;
   std::vector<float*> in_rows_;

@@ -171,7 +171,7 @@ class RecordTable {
   HostBuffer<Bucket> old_buckets_;  // until Release
   int64_t passed_ = 0;              // buckets of Target() that keys went on from
 
-  // From Reserve to Release or Cancel.
+  // What Cancel goes back to, from Reserve to Release or Cancel.
   int64_t chunks_before_ = -1;
   int64_t passed_before_ = 0;
   HostBuffer<uint32_t> erased_;

@@ -70,7 +70,7 @@ class RowSorter {
     uint32_t table_kind;
     uint32_t reserved;  // 0
   };
-  // Before the records of a piece.
+  // What lies before the records of a piece.
   struct PieceHeader {
     uint32_t crc;    // of the rest, up to bytes
     uint32_t bytes;  // header and records

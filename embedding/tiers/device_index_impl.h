@@ -51,7 +51,7 @@ class DeviceIndex {
   // Call before the keys are erased from the store. Distinct.
   absl::Status Erase(std::span<const RowKey> keys);
 
-  // With the cache's mutex: what to look keys up in, on the cache's stream.
+  // What to look keys up in, with the cache's mutex, on the cache's stream.
   absl::StatusOr<const AddressIndex*> ForSearch();
   absl::Status EnqueueStats();
 
@@ -69,7 +69,7 @@ class DeviceIndex {
 
   DeviceIndex(GuardedCache* cache, HostStore* store) : cache_(cache), store_(store) {}
 
-  // With mutex_: an area that is free.
+  // An area that is free, with mutex_.
   absl::StatusOr<Area*> NextArea();
 
   GuardedCache* const cache_;

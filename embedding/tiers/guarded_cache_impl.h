@@ -42,9 +42,9 @@ class GuardedCache {
   std::byte* row(int64_t slot) const { return rows_->row(slot); }
   int64_t row_bytes() const { return rows_->row_bytes(); }
   RowCacheStats Size() const { return rows_->Size(); }
-  // As of the last RowCache::EnqueueStats that is done. Waits for nothing.
+  // Counts as of the last RowCache::EnqueueStats that is done. Waits for nothing.
   RowCacheStats Stats() const { return rows_->LastStats(); }
-  // Until what is enqueued is done. An error was or will be reported by a call with a status.
+  // Waits until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
   // --- With mutex(), but for Flush, beside which nothing else uses the cache

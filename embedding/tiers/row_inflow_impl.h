@@ -43,14 +43,14 @@ class RowInflow {
       GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place, DeviceIndex* index,
       std::span<const TieredTableSpec> tables, const CacheBuffers& buffers, int64_t row_bytes);
 
-  // As in TieredTable.
+  // The same as in TieredTable.
   absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
                                      std::vector<std::byte*>* rows);
   absl::Status Fill(const ExecContext& ctx, StepRows* step, std::span<const uint8_t> found);
   absl::Status FillInPlace(const ExecContext& ctx, StepRows* step);
   // Waits for the step's rows that are on their way.
   absl::Status ArriveAll(StepRows* step);
-  // Until what is enqueued is done. An error was or will be reported by a call with a status.
+  // Waits until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
   TierCounts counts() const { return counts_.Get(); }    // of the store
@@ -129,7 +129,7 @@ class RowInflow {
   std::vector<Area> areas_;           // 2 that take turns
   size_t next_area_ = 0;              // whose turn it is: the one that was sent first
   DeviceMemory<std::byte> gathered_;  // [staging_rows_, row_bytes_], on the device
-  // With an index.
+  // What there is with an index.
   DeviceMemory<std::byte*> known_to_;  // [staging_rows_] ways of known keys, on the device
   DeviceEvent known_arrived_;
 };

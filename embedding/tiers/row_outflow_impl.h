@@ -112,7 +112,7 @@ class RowOutflow {
   // --- Any thread
 
   SnapshotCounts snapshot_counts() const { return counts_.Get(); }  // those of evicted rows
-  // Over `pool`, or null.
+  // Appends rows over `pool`, or null.
   absl::Status Append(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
                       ThreadPool* pool = nullptr);
   int64_t rows_written() const { return rows_written_.load(std::memory_order_relaxed); }

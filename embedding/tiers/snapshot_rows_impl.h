@@ -15,10 +15,10 @@ class SnapshotRows {
   virtual ~SnapshotRows() = default;
 
   virtual RowStore* store() const = 0;
-  // Without caches only the store is asked.
+  // Whether there are caches; without them only the store is asked.
   virtual bool has_caches() const = 0;
 
-  // On an error none has begun.
+  // Begins a snapshot; on an error none has begun.
   virtual absl::Status BeginSnapshot() = 0;
   // Writes some of the rows that were dirty then to the store. False: all are there.
   virtual absl::StatusOr<bool> WriteSnapshotPart() = 0;

@@ -53,7 +53,7 @@ class StepArrays {
     return staged ? stream->Wait() : absl::OkStatus();
   }
 
-  // After Enqueue or Upload. An empty array has any address.
+  // Where an array lies, after Enqueue or Upload. An empty array has any address.
   template <typename T>
   const T* At(size_t part) const {
     return reinterpret_cast<const T*>(parts_[part].data);

@@ -39,7 +39,7 @@ struct StepKeys {
 struct TierStep {
   StepKeys keys;                 // whose rows it needs; set by the owner before Place
   std::vector<StepRows> widths;  // one for each width class
-  // Over a store on a disk, while it is resident: rows of each width class that it may change.
+  // Rows of each width class that it may change, over a store on a disk, while it is resident.
   std::vector<int64_t> to_change;
 };
 
@@ -116,7 +116,7 @@ class Tiers final : public SnapshotRows {
   absl::Status WriteHeld() override;
   bool HasRoomBesideSnapshot() override;
 
-  // Until what is enqueued is done; for who lets go of TierSteps for good.
+  // Waits until what is enqueued is done; for who lets go of TierSteps for good.
   void WaitForDevice() const;
   // The caches are out of the host's reach, or are to behave as if they were.
   bool staged() const { return place_.staged; }
@@ -140,7 +140,7 @@ class Tiers final : public SnapshotRows {
     std::unique_ptr<TieredTable> table;
     std::vector<int32_t> trained;  // tables in the plan that change
     int64_t cache_rows = 0;        // at most
-    // Over a store on a disk.
+    // Rows over a store on a disk.
     Unwritten unwritten = {};
     Unwritten of_snapshot = {};  // of them, those that the snapshot being written writes
     int64_t in_steps = 0;        // rows of resident steps

@@ -39,15 +39,15 @@ class CheckpointHistory {
   // Where this rank's snapshots lie if its store is in memory.
   std::string tables_dir() const;
 
-  // As CheckpointWriter::Attach; leaves at most `keep` checkpoints. Collective.
+  // The same as CheckpointWriter::Attach; leaves at most `keep` checkpoints. Collective.
   absl::Status Attach(EmbeddingCollection* tables, StoreKind store, const std::string& tables_dir,
                       int64_t keep);
 
-  // By step.
+  // Checkpoints by step.
   const std::vector<CommittedCheckpoint>& committed() const { return committed_; }
-  // As CheckpointWriter::notes.
+  // The same as CheckpointWriter::notes.
   const std::vector<std::string>& notes() const { return notes_; }
-  // By rank: store and absolute directory of the rank's collection.
+  // Places by rank: store and absolute directory of the rank's collection.
   const std::vector<SavedModel::Part>& places() const { return places_; }
   const SavedModel::Part& own() const { return own_; }  // places()[rank]
 
@@ -57,7 +57,7 @@ class CheckpointHistory {
   void Add(const CommittedCheckpoint& checkpoint) { committed_.push_back(checkpoint); }
   void ForgetOldest(int64_t count);
 
-  // On rank 0: takes away the names of checkpoints, durably.
+  // Takes away the names of checkpoints, durably, on rank 0.
   absl::Status Retire(std::span<const CommittedCheckpoint> old) const;
   // On each rank, once all know that these are retired: drops what they hold in stores. Rank 0 also
   // removes their directories. Goes on after an error and returns the first one.

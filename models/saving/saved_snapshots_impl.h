@@ -29,7 +29,7 @@ class SnapshotNames {
   SnapshotNames(const std::string& owner, bool exclusive);
   // Goes on with the names of this snapshot of the owner.
   void GoOnWith(SnapshotId id);
-  // By the path where the owner lies now.
+  // Whether the owner has this name, by the path where it lies now.
   bool owns(SnapshotId id) const;
   // A name above all names of this owner in `existing`, and above all that Next has returned.
   SnapshotId Next(const std::vector<SnapshotId>& existing);

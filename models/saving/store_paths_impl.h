@@ -14,7 +14,7 @@ namespace hotrow {
 std::string ManifestPath(const std::string& dir);
 std::string ParentDir(const std::string& path);  // "." for "a", "/" for "/a"
 std::string WithoutEndingSlashes(std::string path);
-// Without "." and ".."; links are not followed.
+// The path without "." and ".."; links are not followed.
 std::string AbsolutePath(const std::string& path);
 // `path` if it is absolute, otherwise dir/path.
 std::string JoinPath(const std::string& dir, const std::string& path);

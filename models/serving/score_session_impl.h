@@ -47,14 +47,14 @@ class ScoreSession {
   // What the next calls score with, and outlives them; before: the model as it was read.
   void Use(const ModelVersion& version);
 
-  // As of Scorer.
+  // The same as of Scorer.
   absl::Status Score(const ScoreBatch& batch, std::span<float> logits,
                      ScoreDeadline deadline = kNoDeadline);
   absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits,
                                ScoreDeadline deadline = kNoDeadline);
   absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits,
                           ScoreDeadline deadline = kNoDeadline);
-  // After a call: frees what only a large one needs.
+  // Frees what only a large call needs, after it.
   void Trim();
 
  private:

@@ -105,7 +105,7 @@ class DenseState {
   DeviceMemory<float> average_;    // while UseAverage: the parameters of training
   DeviceMemory<float> exchanged_;  // of a GPU: scratch of UseAverage
   bool uses_average_ = false;
-  // With max_gradient_norm.
+  // What there is with max_gradient_norm.
   DeviceMemory<float> gradient_scale_;  // [1]
   DeviceMemory<std::byte> norm_workspace_;
   // Where the host reads and writes what is on a GPU.

@@ -25,7 +25,7 @@ class LossScaler {
  public:
   static absl::StatusOr<std::unique_ptr<LossScaler>> Create(const ExecContext& ctx, float scale);
 
-  // In each step, in this order. told: as EndLossScaleStep.
+  // Calls of each step, in this order. told: as EndLossScaleStep.
   absl::Status ScaleLoss(const ExecContext& ctx, std::span<float> logit_gradient);
   absl::Status Unscale(const ExecContext& ctx, std::span<float> gradient);
   // Several ranks: sum(values, sums) makes the sum of what all ranks have at `values`.

@@ -50,7 +50,7 @@ class RunCheckpoints {
   CheckpointStats stats() const { return enabled() ? writer_->stats() : CheckpointStats(); }
   std::string newest_dir() const { return enabled() ? writer_->newest_dir() : std::string(); }
 
-  // Before all that follows. tables_dir: of the snapshots of `tables`, which outlives this.
+  // Comes before all that follows. tables_dir: of the snapshots of `tables`, which outlives this.
   // contents: of a checkpoint of this moment.
   absl::Status Attach(EmbeddingCollection* tables, const std::string& tables_dir,
                       std::function<absl::StatusOr<Contents>()> contents);
@@ -58,9 +58,9 @@ class RunCheckpoints {
   // its checkpoint holds; 0: it begins. Makes the chain's link of that checkpoint if it is due.
   absl::Status StartAt(int64_t first_step, int64_t resumed_steps);
 
-  // Between two steps: what is in flight, what is due, what the disk needs.
+  // Does between two steps what is in flight, what is due, what the disk needs.
   absl::Status Carry();
-  // What is in flight, without waiting; and until it is committed.
+  // Goes on with what is in flight, without waiting; and until it is committed.
   absl::Status Poll();
   absl::Status Wait();
   // The store has refused a step for want of room. OK when something was freed, so that the step
@@ -78,7 +78,8 @@ class RunCheckpoints {
   bool has_newest() const { return writer_->newest_step() >= tables_->steps(); }
   absl::Status Begin(bool early);
   absl::Status Failed(const absl::Status& status);
-  // Removes all checkpoints but the newest, once the chain has a link of it. False: there is only one.
+  // Removes all checkpoints but the newest, once the chain has a link of it. False: there is only
+  // one.
   absl::StatusOr<bool> DropOld();
   absl::StatusOr<bool> TryMakeRoom();
   absl::Status SayDropped(const absl::StatusOr<bool>& removed);

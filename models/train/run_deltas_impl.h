@@ -47,7 +47,7 @@ class RunDeltas {
   // link, if it has none, though none is due: the run ends, or checkpoints before it are to go. Not
   // while busy().
   absl::Status Committed(int64_t step, bool at_once = false);
-  // Without waiting; and until nothing is being written.
+  // Goes on without waiting; and until nothing is being written.
   absl::Status Poll();
   absl::Status Wait();
 

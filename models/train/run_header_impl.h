@@ -28,8 +28,8 @@ struct RunHeader {
   Device device = Device::kCpu;
 };
 
-// For people: data, model, tables, tiers, where the run begins, ranks. Several lines, the last one
-// empty.
+// The text for people: data, model, tables, tiers, where the run begins, ranks. Several lines, the
+// last one empty.
 std::string FormatRunHeader(const RunHeader& header);
 
 // The settings that MLPerf asks for.

@@ -70,8 +70,7 @@ class StepBuffers {
                                              int64_t mean_over,
                                              std::span<const double> task_weights);
 
-  // On a GPU:
-  // Where the norm of the step's dense gradient belongs; null on the CPU.
+  // Where the norm of the step's dense gradient belongs on a GPU; null on the CPU.
   double* gradient_norm() { return on_gpu() ? mailbox_->numbers() + shape_.num_tasks : nullptr; }
   // Where EndLossScaleStep tells; null on the CPU.
   double* loss_scale_told() {
@@ -84,7 +83,7 @@ class StepBuffers {
   int64_t num_unread() const { return on_gpu() ? mailbox_->num_unread() : 0; }
   struct Posted {
     double loss = 0;
-    // As far as they were asked for.
+    // Numbers as far as they were asked for.
     double gradient_norm = 0;
     bool skipped = false;  // updates were left out, for gradients that are not finite
     double loss_scale = 0;
@@ -123,7 +122,7 @@ class StepBuffers {
   std::vector<CtrModel::Sequence> sequences_;
   DeviceMemory<float> logits_;
   DeviceMemory<float> logit_gradient_;
-  // On a GPU.
+  // What there is on a GPU.
   std::unique_ptr<StepMailbox> mailbox_;
   const float* device_labels_ = nullptr;
   const uint32_t* device_step_ = nullptr;

@@ -36,7 +36,7 @@ inline void PrefetchRead(const void* address) {
   __builtin_prefetch(address, 0, 3);
   asm volatile("");
 }
-// Into the second-level cache: the first one has too few miss buffers for rows of many lines
+// Loads into the second-level cache: the first has too few miss buffers for rows of many lines
 // (gathering 512-byte rows is a fifth faster so).
 inline void PrefetchRow(const void* address) {
   __builtin_prefetch(address, 0, 2);

@@ -99,7 +99,7 @@ class HostArena {
   // cannot be had or the first one not be locked; those before it stay. Where another one cannot,
   // Carve says so once it comes to that.
   absl::Status Provide(int64_t bytes, ThreadPool* pool, int64_t at_once = kLockedExtentBytesMax);
-  // Until that thread is done.
+  // Waits until that thread is done.
   void AwaitProvided();
 
   // A zeroed, 64-byte aligned piece. What is locked for it is so in the driver's context of the GPU
@@ -137,7 +137,7 @@ class HostArena {
   void GiveBack(BudgetedBuffer<std::byte> memory);
   void CarveFrom(const Remainder& extent);
 
-  // Without mutex_: makes it present and locks it.
+  // Makes memory present and locks it, without mutex_.
   absl::StatusOr<HostRegistration> Lock(BudgetedBuffer<std::byte>* memory, ThreadPool* pool) const;
   // What the thread runs.
   void LockAwaited();

@@ -64,13 +64,13 @@ class HostRows {
     int64_t shard = 0;
     int64_t chunk = 0;
   };
-  // As RowStore::DropAged: looks at about `rows` slots. One call at a time.
+  // The same as RowStore::DropAged: looks at about `rows` slots. One call at a time.
   int64_t DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeCursor* cursor);
 
-  // As RowStore::Iterate.
+  // The same as RowStore::Iterate.
   using VisitRow = absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)>;
   absl::Status Iterate(VisitRow visit) const;
-  // As HostStore::IterateParts.
+  // The same as HostStore::IterateParts.
   void IterateParts(ThreadPool* pool, HostStore::VisitPart visit) const;
 
   // The place of a row that is to be filled. Before anybody else knows of this object: takes no
@@ -80,7 +80,7 @@ class HostRows {
   // Batches that write wait while it is held, and all that began before are done.
   std::unique_lock<WriterFirstMutex> HoldWriters() { return std::unique_lock(writers_); }
 
-  // For who holds the writers: how many rows each table has, and all of them, chunk by chunk. No
+  // How many rows each table has, and all of them, chunk by chunk, for who holds the writers. No
   // shard is locked: nobody writes, and finds only read.
   std::vector<int64_t> CountByTable() const;
   absl::Status ForEachChunk(

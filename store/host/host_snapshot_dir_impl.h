@@ -37,7 +37,7 @@ class HostSnapshotDir {
   // options.open_at into the rows, where it is not 0. Does nothing for a store without snapshots.
   absl::Status Init(MemoryBudget& budget);
 
-  // As the methods of RowStore.
+  // The same as the methods of RowStore.
   absl::Status Prepare(SnapshotId snapshot, absl::FunctionRef<void()> captured);
   absl::Status Commit(SnapshotId snapshot);
   absl::Status Drop(SnapshotId snapshot);

@@ -78,7 +78,8 @@ struct SnapshotTableV1 {
 };
 static_assert(sizeof(SnapshotTableV1) == 16);
 
-// Before the rows of each block, which are num_rows times {uint64 key, row_bytes bytes}, unpadded.
+// What lies before the rows of each block, which are num_rows times {uint64 key, row_bytes bytes},
+// unpadded.
 struct SnapshotBlock {
   uint32_t magic;
   uint32_t table;
@@ -91,8 +92,8 @@ struct SnapshotBlock {
 static_assert(sizeof(SnapshotBlock) == 32 && offsetof(SnapshotBlock, block_index) == 8 &&
               offsetof(SnapshotBlock, rows_crc) == 20 && offsetof(SnapshotBlock, crc) == 28);
 
-// After the last block; the file ends here. As long as a block header, so that a reader can read
-// either without knowing which comes.
+// What lies after the last block; the file ends here. It is as long as a block header, so that a
+// reader can read either without knowing which comes.
 struct SnapshotFooter {
   uint32_t magic;
   uint32_t blocks_crc;  // of all block headers, in order

@@ -33,8 +33,9 @@ inline constexpr std::string_view kRocksCountKey = "rows";
 
 using RocksVisit = absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)>;
 
-// For every database: RocksDB would keep a log of what it does in the directory. Where one write of
-// that log fails, as on a full disk, a RocksDB with assertions (Debian's) aborts at the next line.
+// A log that keeps nothing, for every database: RocksDB would log what it does in the directory.
+// Where one write of that log fails, as on a full disk, a RocksDB with assertions (Debian's) aborts
+// at the next line.
 std::shared_ptr<rocksdb::Logger> NewRocksNoLog();
 
 // An error of RocksDB, which is not OK, with this text.
@@ -60,8 +61,8 @@ struct RocksDatabaseOptions {
   std::string path;         // of the store, for errors
   std::string dir;          // of the database
   int64_t cache_bytes = 0;  // for indexes
-  // At once, and not when a read needs them: so that RocksDB compares the id of each with the
-  // MANIFEST's.
+  // Whether it opens all files at once, and not when a read needs them: so that RocksDB compares
+  // the id of each with the MANIFEST's.
   bool opens_all_files = false;
 };
 
@@ -77,7 +78,7 @@ class RocksDatabase {
   uint64_t sequence() const;
   // DataLoss, naming `dir`, when it lacks writes that a flush had made durable.
   absl::Status CheckSequence(const RocksLive& live, const std::string& dir) const;
-  // As the database itself counts; -1: not known.
+  // Rows as the database itself counts; -1: not known.
   int64_t rows() const { return rows_; }
   // Table files, ascending by name, with their checksums where RocksDB knows them.
   std::vector<RocksFile> table_files() const;

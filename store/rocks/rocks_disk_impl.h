@@ -58,8 +58,8 @@ class RocksDisk {
   // Counts what only snapshots hold: after opening, and after a snapshot was made or dropped.
   absl::Status Recount(const RocksEngine& engine);
 
-  // From the directories themselves, for statistics: of all files, and of those that only snapshots
-  // hold. What cannot be read counts nothing.
+  // Bytes from the directories themselves, for statistics: of all files, and of those that only
+  // snapshots hold. What cannot be read counts nothing.
   struct Usage {
     int64_t all_bytes = 0;
     int64_t snapshot_bytes = 0;

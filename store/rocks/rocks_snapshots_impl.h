@@ -29,7 +29,7 @@ class RocksSnapshots {
   RocksSnapshots(const RocksStoreOptions& options, RocksEngine& engine, RocksDisk& disk)
       : options_(options), engine_(engine), disk_(disk) {}
 
-  // As the methods of RowStore. rows_at_open: of the store, for a database that was not written to
+  // The same as in RowStore. rows_at_open: of the store, for a database that was not written to
   // since and so has no count itself.
   absl::Status Prepare(SnapshotId snapshot, int64_t rows_at_open,
                        absl::FunctionRef<void()> captured);

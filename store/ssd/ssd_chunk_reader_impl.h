@@ -34,7 +34,7 @@ class SsdChunkReader {
                                                const absl::Status& read)>;
   // Visits the chunks that begin below `end`, in any order. Ends with the first error of `visit`.
   absl::Status Read(uint32_t slot, int64_t end, Visit visit) { return Read(slot, 0, end, visit); }
-  // From the chunk at `begin` on.
+  // The same from the chunk at `begin` on.
   absl::Status Read(uint32_t slot, int64_t begin, int64_t end, Visit visit);
   // Bytes of chunks that are read at once.
   int64_t bytes_at_once() const;

@@ -44,9 +44,9 @@ enum class SsdRecordKind : uint32_t {
   kPad = 3,        // the first 8 bytes of a header alone; the number in it is the pad's length
 };
 
-// Before each row. The CRC-32C covers {epoch of the segment, offset in the segment} as two uint64
-// and then the record from byte 4 on: a record that lies where it does not belong, or is left over
-// from an earlier life of the segment, is no record.
+// What lies before each row. The CRC-32C covers {epoch of the segment, offset in the segment} as
+// two uint64 and then the record from byte 4 on: a record that lies where it does not belong, or is
+// left over from an earlier life of the segment, is no record.
 struct SsdRecordHeader {
   uint32_t crc;
   uint32_t

@@ -132,7 +132,7 @@ class SsdIndex {
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
   // What the index takes from the budget.
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // At most what it takes with so many more rows, while the partitions grow one after the other.
+  // The most that it takes with so many more rows, while the partitions grow one after the other.
   int64_t BytesMax(int64_t more_rows) const;
   // Slots of all partitions, free or not, and how often one was rebuilt since the index was made.
   int64_t slots() const { return slots_.load(std::memory_order_relaxed); }

@@ -42,7 +42,7 @@ class SsdLive {
 
   // Log bytes of live rows' records and their footer entries.
   int64_t log_bytes() const { return log_bytes_.load(std::memory_order_relaxed); }
-  // By table index.
+  // Rows by table index.
   std::vector<int64_t> table_rows() const { return {table_rows_.begin(), table_rows_.end()}; }
 
  private:

@@ -54,7 +54,7 @@ struct SsdChunk {
   int64_t num_entries = 0;
   uint64_t base_sequence = 0;
 
-  // Under the log's lock.
+  // What the log's lock guards.
   int writes = 0;  // handed over and not done
   bool closed = false;
 };
@@ -82,7 +82,7 @@ struct SsdSegment {
   std::atomic<int64_t> tombstone_bytes{0};
   std::atomic<uint64_t> newest_sequence{0};
 
-  // Under the log's lock.
+  // What the log's lock guards.
   State state = State::kFree;
   int64_t end_offset = 0;  // records that were handed to the writer end here
   int32_t snapshots = 0;   // that name this life
@@ -237,7 +237,7 @@ class SsdLog {
   bool WaitForReaders();
   // Segments that could be opened now: free ones and those that may still be created.
   int64_t Available();
-  // With those that were freed while finds still read them.
+  // The same with those that were freed while finds still read them.
   int64_t AvailableSoon() const;
   int64_t files() const;
   // What Fresh leaves to the cleaner.

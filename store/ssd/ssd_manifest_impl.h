@@ -56,7 +56,7 @@ struct SsdManifest {
   uint64_t sequence_limit = 1;  // every sequence number in use is below it
   uint64_t index_image = 0;     // number of the index image that fits this state; 0: none
   UniqueId index_image_id;      // that this image must have; unknown without one
-  // Over the store's life, up to this replacement: rows that were written times their widths, and
+  // Rows that were written times their widths, over the store's life up to this replacement, and
   // what went to the device for them, cleaning and manifests included.
   uint64_t payload_bytes_written = 0;
   uint64_t device_bytes_written = 0;

@@ -45,7 +45,7 @@ class HttpExchange : private httplib::Server {
   bool unread() const { return unread_; }
 
  private:
-  // Before the body is read: an answer to a request that is refused for its head, and counted.
+  // An answer, before the body is read, to a request that is refused for its head, and counted.
   std::optional<HttpReply> Refuse(const httplib::Request& request);
   std::optional<HttpReply> CheckHead(const httplib::Request& request) const;
   bool IsProbe(const httplib::Request& request) const;

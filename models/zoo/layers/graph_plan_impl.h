@@ -54,7 +54,7 @@ struct BackwardStep {
 // All that a model does in a step, in its order.
 struct GraphPlan {
   std::vector<ForwardStep> before_embeddings, with_embeddings;
-  // Until the gradient of the embeddings is final, and after that.
+  // Steps until the gradient of the embeddings is final, and after that.
   std::vector<BackwardStep> to_embeddings, to_parameters;
   std::vector<int64_t> parameter_offsets;  // of each node
   int64_t num_parameters = 0;
