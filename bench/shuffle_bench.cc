@@ -148,7 +148,6 @@ absl::Status RunRank(const Flags& flags, Communicator& communicator) {
       HOTROW_RETURN_IF_ERROR(std::move(step).Update({.pooled = pooled}));
       one.ms.push_back(1e-6 * static_cast<double>(NowNanos() - begin));
     }
-    reader.Recycle(std::move(item));
   }
   for (Case& one : cases) {
     HOTROW_ASSIGN_OR_RETURN(one.stats, one.tables->GlobalStats());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/shared_allocator.h"
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
 #include "capi/views_impl.h"
@@ -63,7 +64,7 @@ absl::StatusOr<DataSchema> SchemaOf(const hotrow_packer_options& options) {
 
 // The [B, cols] numbers of a matrix, row by row.
 absl::Status TakeNumbers(const hotrow_matrix* matrix, int64_t rows, int64_t cols,
-                         std::string_view name, std::vector<float>* out) {
+                         std::string_view name, SharedVector<float>* out) {
   out->clear();
   if (cols == 0) return absl::OkStatus();
   HOTROW_RETURN_IF_ERROR(NotNull(matrix, name));

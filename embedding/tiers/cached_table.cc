@@ -134,6 +134,7 @@ absl::StatusOr<int64_t> CachedTable::SendChunk(const ExecContext& ctx, const Ste
 absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room) {
   const auto size = std::ssize(chunk.positions);
   TierCounts probed;
+  TableMissRuns missed(&misses_);
   for (int64_t i = 0; i < size; ++i) {
     const int64_t position = chunk.positions[i];
     const Placement placement = chunk.placement[i];
@@ -141,7 +142,7 @@ absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chun
     if (position >= step->probed) {
       probed.Add(placement == Placement::kHit, step->counts[position]);
       if (placement != Placement::kHit) {
-        misses_.Add(step->keys[position].table, step->counts[position]);
+        missed.Add(step->keys[position].table, step->counts[position]);
       }
       step->probed = position + 1;
     }
@@ -152,7 +153,9 @@ absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chun
   for (int64_t i = 0; i < size; ++i) {
     if (chunk.placement[i] != Placement::kFilled) continue;
     const int64_t slot = chunk.slots[i];
-    if (const std::byte* const held = outflow_->FindHeld(chunk.keys[i]); held != nullptr) {
+    if (const std::byte* const held =
+            outflow_->has_held() ? outflow_->FindHeld(chunk.keys[i]) : nullptr;
+        held != nullptr) {
       // It never reached the store, so it comes back as it left.
       HOTROW_RETURN_IF_ERROR(cache_->PutDirty(slot, held));
       outflow_->RemoveHeld(chunk.keys[i]);
@@ -201,9 +204,10 @@ void CachedTable::CountProbed(const StepProbe& probe) {
                      .unique_hits = probe.hits(),
                      .lookups = probe.hit_lookups(),
                      .lookup_hits = probe.hit_lookups()};
+  TableMissRuns missed(&misses_);
   for (size_t i = 0; i < probe.miss_keys().size(); ++i) {
     seen.Add(/*hit=*/false, probe.miss_counts()[i]);
-    misses_.Add(probe.miss_keys()[i].table, probe.miss_counts()[i]);
+    missed.Add(probe.miss_keys()[i].table, probe.miss_counts()[i]);
   }
   seen.Add(TierCounts{.unique_keys = probe.known(), .lookups = probe.known_lookups()});
   for (const uint32_t table : tables_) {

@@ -23,11 +23,12 @@ absl::Status InPlaceTable::ResolveForRead(const ExecContext& ctx, StepRows* step
   const std::span<const RowKey> keys = step->keys;
   HOTROW_RETURN_IF_ERROR(FindInPlace(ctx, store_, keys, rows));
   step->missing.clear();
+  TableMissRuns missed(&misses_);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (rows[i] == nullptr) step->missing.push_back(static_cast<int64_t>(i));
     if (step->probed != 0) continue;
     stats_.store_counts.Add(rows[i] != nullptr, step->counts[i]);
-    if (rows[i] == nullptr) misses_.Add(keys[i].table, step->counts[i]);
+    if (rows[i] == nullptr) missed.Add(keys[i].table, step->counts[i]);
   }
   step->probed = static_cast<int64_t>(keys.size());
   // Addresses in a vector would be 16-byte aligned as well (operator new), and row_bytes is a

@@ -230,15 +230,18 @@ absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
       found[static_cast<size_t>(i)] = area.from[i] != nullptr ? 1 : 0;
     }
     HOTROW_RETURN_IF_ERROR(PrepareArea(ctx, *step, found, &area));
-    for (int64_t i = 0; i < n && !absent_keys_.empty(); ++i) {
-      if (area.from[i] == nullptr && area.to[i] != nullptr) {
-        area.from[i] = area.rows.data() + i * row_bytes_;
-      }
+    int64_t moved = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (area.to[i] == nullptr) continue;
+      area.from[moved] = area.from[i] != nullptr ? area.from[i] : area.rows.data() + i * row_bytes_;
+      area.to[moved++] = area.to[i];
     }
-    HOTROW_RETURN_IF_ERROR(stream_.Run(
-        ctx, [this, from = from.data(), n, to = area.to.data()](const ExecContext& here) {
-          return EnqueueMove(here, from, n, to);
-        }));
+    if (moved > 0) {
+      HOTROW_RETURN_IF_ERROR(stream_.Run(
+          ctx, [this, from = from.data(), moved, to = area.to.data()](const ExecContext& here) {
+            return EnqueueMove(here, from, moved, to);
+          }));
+    }
     HOTROW_RETURN_IF_ERROR(EnqueueMade(ctx, area));
     HOTROW_RETURN_IF_ERROR(Send(step, found, &area));
   }
@@ -270,10 +273,11 @@ absl::Status RowInflow::ArriveAll(StepRows* step) {
 
 void RowInflow::Count(StepRows* step, std::span<const uint8_t> found) {
   TierCounts seen;
+  TableMissRuns absent(&misses_);
   for (const uint8_t there : found) {
     const int32_t lookups = step->counts[step->miss_positions[step->sent]];
     seen.Add(there != 0, lookups);
-    if (there == 0) misses_.Add(step->miss_keys[step->sent].table, lookups);
+    if (there == 0) absent.Add(step->miss_keys[step->sent].table, lookups);
     ++step->sent;
   }
   rows_read_.fetch_add(seen.unique_hits, std::memory_order_relaxed);

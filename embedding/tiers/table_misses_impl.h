@@ -20,11 +20,6 @@ class TableMisses {
  public:
   explicit TableMisses(std::span<const TieredTableSpec> tables) : of_(NumbersUpTo(tables)) {}
 
-  // One distinct key with so many lookups.
-  void Add(uint32_t table, int32_t key_lookups) {
-    of_[table].unique.Add(1);
-    of_[table].lookups.Add(key_lookups);
-  }
   void Add(uint32_t table, const MissCounts& more) {
     of_[table].unique.Add(more.unique_keys);
     of_[table].lookups.Add(more.lookups);
@@ -48,6 +43,36 @@ class TableMisses {
   }
 
   std::vector<Counters> of_;  // by TieredTableSpec::table
+};
+
+// Adds up keys of one table that follow each other, and tells TableMisses when another table comes,
+// or at its end.
+class TableMissRuns {
+ public:
+  explicit TableMissRuns(TableMisses* misses) : misses_(misses) {}
+  TableMissRuns(const TableMissRuns&) = delete;
+  TableMissRuns& operator=(const TableMissRuns&) = delete;
+  ~TableMissRuns() { Tell(); }
+
+  // One distinct key with so many lookups.
+  void Add(uint32_t table, int32_t key_lookups) {
+    if (table != table_) {
+      Tell();
+      table_ = table;
+      sum_ = {};
+    }
+    sum_.unique_keys += 1;
+    sum_.lookups += key_lookups;
+  }
+
+ private:
+  void Tell() {
+    if (sum_.unique_keys > 0) misses_->Add(table_, sum_);
+  }
+
+  TableMisses* const misses_;
+  uint32_t table_ = 0;
+  MissCounts sum_;
 };
 
 }  // namespace hotrow::internal

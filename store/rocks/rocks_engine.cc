@@ -12,11 +12,14 @@
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -204,6 +207,21 @@ rocksdb::Options RocksEngine::MakeOptions(bool direct) {
   return options;
 }
 
+// RocksDB destroys its timer when a process exits, and waits there for a thread that a forked child
+// does not have. So a child ends before that: after handlers that were registered later than this,
+// without those from before RocksDB was used.
+static void EndForkedChildrenAtExit() {
+  static const pid_t process = ::getpid();
+  static const int registered = ::on_exit(
+      [](int status, void*) {
+        if (::getpid() == process) return;
+        std::fflush(nullptr);
+        ::_exit(status);
+      },
+      nullptr);
+  static_cast<void>(registered);
+}
+
 absl::Status RocksEngine::Open(const std::string& dir, bool create) {
   bool direct = options_.direct_io;
   if (direct) {
@@ -219,6 +237,7 @@ absl::Status RocksEngine::Open(const std::string& dir, bool create) {
   rocksdb::Status status;
   HOTROW_RETURN_IF_ERROR(WithThreads(options_.background_jobs,
                                      [&] { status = rocksdb::DB::Open(options, dir, &db); }));
+  EndForkedChildrenAtExit();  // the timer is there now
   HOTROW_RETURN_IF_ERROR(ToStatus(status, "open"));
   db_.reset(db);
   dir_ = dir;

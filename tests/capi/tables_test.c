@@ -55,7 +55,7 @@ _Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
 _Static_assert(sizeof(hotrow_packer_options) == 80, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
-_Static_assert(sizeof(hotrow_scorer_options) == 72, "frozen");
+_Static_assert(sizeof(hotrow_scorer_options) == 80, "frozen");
 _Static_assert(sizeof(hotrow_candidates) == 80, "frozen");
 
 static const char* const kFeatures[] = {"item", "category"};

@@ -104,11 +104,12 @@ class Run:
                         fork_some(tables, step, self.ranks, self.draw)
                     self.ends = self.asked
                 self.turn.wait(60)
+                ends = self.ends  # rank 0 may be a step ahead below
                 step.update(step.lookup().pooled * 0.5 + 0.01)
-                if self.ends or tables.steps % 5 == 0:
+                if ends or tables.steps % 5 == 0:
                     tables.wait_checkpoint()
-                    tables.save_checkpoint(wait=self.ends)
-                if self.ends:
+                    tables.save_checkpoint(wait=ends)
+                if ends:
                     return
             tables.wait_checkpoint()
             told = tables.digest()

@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -183,6 +185,20 @@ TEST(RocksStoreTest, TheLatestStateIsNotReadWhileTheStoreIsOpen) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenRocksSnapshot({.path = path}));
   EXPECT_THAT(OpenRocksStore(Options(path)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is open")));
+}
+
+TEST(RocksStoreTest, AForkedChildThatExitsDoesNotHang) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(TempDir() + "/store")));
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(5);
+    std::exit(7);
+  }
+  int how = 0;
+  ASSERT_EQ(::waitpid(child, &how, 0), child);
+  EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 7) << how;
+  HOTROW_ASSERT_OK(MakeBatch(0, 100, 1).InsertInto(*store));
 }
 
 // A separate file system, filled by another file.
