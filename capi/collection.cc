@@ -253,7 +253,8 @@ hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* 
   return CallTables(collection, [&](Tables& tables) -> absl::Status {
     if (!tables.context->stream.has_value()) {
       return absl::FailedPreconditionError(
-          "the collection's context has no stream that is its own; make it with the device cuda and "
+          "the collection's context has no stream that is its own; make it with the device cuda "
+          "and "
           "without a cuda_stream");
     }
     tables.callers_stream = static_cast<CudaStream>(cuda_stream);
@@ -262,8 +263,7 @@ hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* 
 }
 
 hotrow_status hotrow_wait(hotrow_collection* collection) {
-  return CallTables(collection,
-                    [](Tables& tables) { return WaitForStream(tables.context->exec); });
+  return CallTables(collection, [](Tables& tables) { return WaitForStream(tables.context->exec); });
 }
 
 hotrow_status hotrow_min_cache_bytes(hotrow_context* context,
@@ -324,8 +324,8 @@ hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
     EmbeddingStep ending = std::move(its);
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
                             TakeGradient(tables.context->exec, pooled, unpooled, num_unpooled));
-    return InOrder(
-        tables, [&] { return std::move(ending).Update(gradient, learning_rate_factor); });
+    return InOrder(tables,
+                   [&] { return std::move(ending).Update(gradient, learning_rate_factor); });
   });
 }
 

@@ -41,7 +41,7 @@ struct SpecSource {
   DensePrecision precision = DensePrecision::kFp32;  // of products
   int64_t checkpoint_interval_steps = 0;
   double data_bytes_per_sample = 0;  // DataSchema::sample_bytes
-  std::string hardware;  // a profile or a file of hotrow calibrate; empty: not given
+  std::string hardware;              // a profile or a file of hotrow calibrate; empty: not given
 };
 
 // The spec as JSON, which `hotrow plan` reads. Errors: InvalidArgument, which names the table or

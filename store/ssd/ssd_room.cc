@@ -21,8 +21,8 @@ constexpr double kFillMax = 0.95;
 // See BoundSnapshot.
 constexpr double kSnapshotUtilisationWanted = 0.8;
 constexpr double kSnapshotUtilisationMin = 0.5;
-constexpr int64_t kSnapshotSlack = 4;   // segments: two open ones, and two filled in part
-constexpr int64_t kSnapshotMargin = 6;  // segments that others may use up while rows are moved
+constexpr int64_t kSnapshotSlack = 4;    // segments: two open ones, and two filled in part
+constexpr int64_t kSnapshotMargin = 6;   // segments that others may use up while rows are moved
 constexpr int64_t kSnapshotLeaves = 16;  // of all segments a 16th, for rows that change beside it
 
 // What a manifest and the one that takes its place need on disk.

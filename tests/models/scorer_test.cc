@@ -632,9 +632,10 @@ TEST(ScorerFormsTest, AValueMeansTheSameRowHoweverItComes) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto file,
                                 scores_of(absl::StrJoin(lines, "\n") + "\n\n\n", threads));
     ExpectSameBits(file, whole);
-    EXPECT_THAT(scores_of(absl::StrCat(lines[0], "\n\n", lines[1], "\n"), threads),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("lines.csv:3: the line is blank"), HasSubstr("remove it"))));
+    EXPECT_THAT(
+        scores_of(absl::StrCat(lines[0], "\n\n", lines[1], "\n"), threads),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("lines.csv:3: the line is blank"), HasSubstr("remove it"))));
   }
 }
 

@@ -19,8 +19,8 @@ TEST(CalibrateCliTest, WritesAProfileThatPlansUse) {
   const std::string dir = test::TempDir();
   HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/disk"));
   const ProgramResult made =
-      RunHotrow({"calibrate", "--effort=0.01", "--threads=2",
-                 "--path=" + dir + "/disk", "--output=" + dir + "/machine.yaml"});
+      RunHotrow({"calibrate", "--effort=0.01", "--threads=2", "--path=" + dir + "/disk",
+                 "--output=" + dir + "/machine.yaml"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.out, AllOf(HasSubstr("random 4 KiB reads"), HasSubstr("GFLOP/s"),
                               HasSubstr("missed, read from memory"), HasSubstr("64 samples"),
