@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -227,6 +228,14 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
   const auto copy = [&](std::span<const float> from, int64_t each, std::vector<float>* to) {
     to->insert(to->end(), from.begin() + begin * each, from.begin() + end * each);
   };
+  const auto bad = [](float x) { return !std::isfinite(x); };
+  for (int64_t at = begin * num_dense_; at < end * num_dense_; ++at) {
+    const float number = batch.dense[static_cast<size_t>(at)];
+    if (bad(number)) {
+      return wrong(at / num_dense_, absl::StrCat("dense feature ", at % num_dense_, " is ", number,
+                                                 ", expected a finite number"));
+    }
+  }
   copy(batch.dense, num_dense_, &dense_);
   if (has_probability_) copy(batch.true_probability, 1, &probability_);
   for (size_t f = 0; f < columns_.size(); ++f) {
@@ -245,6 +254,12 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
     column.values.insert(column.values.end(), batch.values.begin() + offsets[begin],
                          batch.values.begin() + offsets[end]);
     if (has_weights_) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (std::any_of(batch.weights.begin() + offsets[i], batch.weights.begin() + offsets[i + 1],
+                        bad)) {
+          return wrong(i, absl::StrCat("a weight of feature ", f, " is not finite"));
+        }
+      }
       column.weights.insert(column.weights.end(), batch.weights.begin() + offsets[begin],
                             batch.weights.begin() + offsets[end]);
     }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -104,6 +105,10 @@ class BlockFiles {
     queue_->Run(requests, [&](IoRequest& request) {
       const int64_t number = numbers[request.user_data];
       absl::Status one = request.status;
+      if (absl::IsOutOfRange(one)) {  // it was whole when it was opened
+        one = absl::DataLossError(
+            absl::StrCat(std::string(one.message()), "; the file was cut; pack the data again"));
+      }
       if (one.ok()) one = Look(number, blocks[request.user_data].get());
       if (status.ok()) status = std::move(one);
     });
@@ -464,6 +469,14 @@ class PackedSource : public DataSource {
   absl::Status Add(const std::string& dir, std::array<SplitBlocks, 3>* splits) {
     HOTROW_ASSIGN_OR_RETURN(PackedManifest manifest, ReadPackedManifest(env_, dir));
     const bool is_first = dir_.empty();
+    std::string content;  // of its splits, so that a link or a copy is known, too
+    for (const auto& split : manifest.splits) absl::StrAppend(&content, split.index_crc, " ");
+    if (!contents_.insert(content).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(dir,
+                       ": holds the same samples as a pack named before it, which would count "
+                       "twice; name it once"));
+    }
     if (!is_first) HOTROW_RETURN_IF_ERROR(CheckFits(dir, manifest));
     for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
       const auto s = static_cast<size_t>(split);
@@ -552,8 +565,13 @@ class PackedSource : public DataSource {
       sum += block.place.bytes;
       largest = std::max(largest, int64_t{block.place.bytes});
     }
-    if (sum <= options_.memory_bytes) return std::max(Blocks(split)->size(), int64_t{1});
-    return std::max(options_.memory_bytes / 2 / largest, int64_t{1});
+    // Of groups that are rows one is used, one waits, and a third is made of its blocks; of others
+    // there are three. Data that stay as rows are made of all their blocks.
+    const bool as_rows = manifest_.one_each && !manifest_.has_weights;
+    if (sum <= options_.memory_bytes / (as_rows ? 2 : 1)) {
+      return std::max(Blocks(split)->size(), int64_t{1});
+    }
+    return std::max(options_.memory_bytes / (as_rows ? 4 : 3) / largest, int64_t{1});
   }
 
   // All of the training split, read once.
@@ -600,6 +618,7 @@ class PackedSource : public DataSource {
   std::string dir_;          // the first one
   PackedManifest manifest_;  // its own, with the samples of all
   std::array<std::string, 3> checksums_;
+  std::set<std::string> contents_;
   std::array<std::shared_ptr<const SplitBlocks>, 3> splits_;
   std::unique_ptr<TableSchema> table_schema_;
   Vocabulary vocabulary_;

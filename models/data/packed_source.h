@@ -20,8 +20,9 @@ namespace hotrow {
 //   memory_bytes     blocks in memory at a time, of each reader. Training data that fit stay there
 //                    and are shuffled as a whole, in the order that OpenFileSource gives them.
 //                    Larger ones: their blocks come in an order drawn from (seed, epoch); as many
-//                    as half of it holds are mixed, while the next ones are read. A batch may take
-//                    more, since what it is made of is there at once.
+//                    as a third of it holds, or a fourth where each sample has one lookup a
+//                    feature, are mixed, while the next ones are read. A batch may take more,
+//                    since what it is made of is there at once.
 //   in_order         training data in the order of the files, too
 //   threads.reading  copy the columns of a batch, side by side. Bits do not depend on them.
 //   saved_vocabulary must be that of the data, whose ids are what it made of them

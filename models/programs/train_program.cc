@@ -28,6 +28,7 @@
 #include "models/saving/vocabulary_file.h"
 #include "models/train/access_recorder.h"
 #include "models/train/report.h"
+#include "models/train/run_settings.h"
 #include "models/train/run_start_impl.h"
 #include "models/train/trainer.h"
 
@@ -226,6 +227,15 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
                                          {.saved_vocabulary = vocabulary ? &*vocabulary : nullptr,
                                           .threads = ChooseReaderThreads(flags),
                                           .shuffle_bytes = options.shuffle_bytes}));
+  if (flags.data.starts_with("packed:")) {
+    // A pattern may stand for other packs than it did.
+    HOTROW_ASSIGN_OR_RETURN(const auto identity, data->Identity());
+    std::string content;
+    for (const auto& [what, value] : identity) {
+      if (what != "form" && what != "order") absl::StrAppend(&content, what, " ", value, "; ");
+    }
+    options.settings.emplace_back(kDataContent, content);
+  }
   HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
   const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <utility>
@@ -170,8 +171,17 @@ absl::StatusOr<std::unique_ptr<PackedWriter>> PackedWriter::Create(const DataSch
                                                    kPackedBlockSamplesMax, "]"));
   }
   Env& env = *options.env;
-  HOTROW_RETURN_IF_ERROR(CheckIsFree(env, options.dir));
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<PartialDir> dir, PartialDir::Create(env, options.dir));
+  // The name beside which it is written, so without a slash at its end.
+  std::string name = std::filesystem::path(options.dir).lexically_normal().string();
+  while (name.size() > 1 && name.back() == '/') name.pop_back();
+  if (name.empty() || name == "." || name.find(',') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "packed data: the directory's name is \"", options.dir, "\", expected one ",
+        name.find(',') != std::string::npos ? "without a comma, which separates those of --data"
+                                            : "that does not exist, or is empty"));
+  }
+  HOTROW_RETURN_IF_ERROR(CheckIsFree(env, name));
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<PartialDir> dir, PartialDir::Create(env, name));
   auto writer = std::make_unique<Writer>(schema, options, std::move(dir));
   HOTROW_RETURN_IF_ERROR(writer->Begin());
   return writer;

@@ -42,6 +42,10 @@ constexpr std::pair<std::string_view, std::string_view> kYoungerModelFlags[] = {
 // Adds the settings that are younger than the checkpoint, with the values that it stands for.
 Settings WithYoungerSettings(const Settings& saved, const Settings& here) {
   Settings out = saved;
+  if (const std::string* const content = Find(here, kDataContent);
+      content != nullptr && Find(saved, kDataContent) == nullptr) {
+    out.emplace_back(kDataContent, *content);
+  }
   for (const auto& [name, value] : kYoungerModelFlags) {
     if (Find(saved, name) == nullptr && Find(here, name) != nullptr) out.emplace_back(name, value);
   }
@@ -164,6 +168,12 @@ absl::Status CompareWithCheckpoint(const Settings& saved, const Settings& here,
     const auto text = [](const std::string* value) {
       return value == nullptr ? "unknown" : value->empty() ? "\"\"" : *value;
     };
+    if (name == kDataContent) {
+      differences.push_back(
+          absl::StrCat("what --data names held ", text(was), " and holds ", text(is)));
+      absl::StrAppend(&remedy, " the data of then");
+      return;
+    }
     differences.push_back(absl::StrCat(Shown(name), " was ", text(was), " and is ", text(is)));
     if (was != nullptr) absl::StrAppend(&remedy, " ", Shown(name), "=", *was);
   };

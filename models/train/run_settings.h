@@ -17,6 +17,10 @@ namespace hotrow {
 // TrainerOptions without a flag ("table_optimizer.beta1").
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+// The name among TrainerOptions::settings of what the data hold (DataSource::Identity), where a
+// program says so. Checkpoints that do not have it fit any data.
+inline constexpr char kDataContent[] = "data.content";
+
 // The settings that decide the bits of a run: TrainingState::settings of its checkpoints. A run
 // that resumes must have the same. TrainerOptions::settings and shape come first and win over
 // settings of the same name.

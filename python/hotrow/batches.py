@@ -44,9 +44,10 @@ class Jagged(NamedTuple):
 
 
 class OfReader(Jagged):
-    """What a reader of hotrow gives: nobody else writes to its arrays."""
+    """What a reader of hotrow gives: it knows the names of its features, and nobody else writes to
+    its arrays."""
 
-    __slots__ = ()
+    names: Sequence[str] = ()
 
 
 Batch = Union[Mapping[str, Any], Jagged]
@@ -156,7 +157,9 @@ class BatchReader:
         self.keep = []
         self.unpooled_sizes = []
         self._scores_address = 0
-        if isinstance(batch, Jagged):
+        if isinstance(batch, OfReader) and list(batch.names) != self._names:
+            self._read_features(self._by_name(batch))
+        elif isinstance(batch, Jagged):
             self._read_jagged(batch)
         elif isinstance(batch, Mapping):
             self._read_features(batch)
@@ -168,6 +171,22 @@ class BatchReader:
                 "an Arrow record batch (those of a table: hotrow.arrow_batches)"
             )
         return self.batch_address
+
+    def _by_name(self, batch: OfReader) -> Dict[str, Bags]:
+        """The features of data whose order is another."""
+        if sorted(batch.names) != sorted(self._names):
+            raise ValueError(
+                f"batch: its data have the features {list(batch.names)}, the tables {self._names}; "
+                "name the tables' features as the data do, or give hotrow.Jagged(*batch), which "
+                "goes by position"
+            )
+        out, size, offsets = {}, batch.batch_size, batch.offsets
+        for index, name in enumerate(batch.names):
+            bounds = offsets[index * size : (index + 1) * size + 1]
+            part = slice(int(bounds[0]), int(bounds[-1]))
+            weights = None if batch.weights is None else batch.weights[part]
+            out[name] = Bags(batch.values[part], lengths=np.diff(bounds), weights=weights)
+        return out
 
     def _read_jagged(self, batch: Jagged) -> None:
         size = batch.batch_size

@@ -123,6 +123,7 @@ class Data:
         self.labels: List[str] = schema["labels"]
         #: {"name", "table", "num_embeddings", "max_hotness"} of each feature, in batch order.
         self.features: List[Dict[str, Any]] = schema["features"]
+        self._names = [feature["name"] for feature in self.features]
         #: 0: not known before reading.
         self.num_samples: Dict[str, int] = {
             split: schema[split + "_samples"] for split in ("train", "valid", "test")
@@ -156,19 +157,22 @@ class Data:
             memory.close()
             _abi.reader_destroy(reader)
 
-    @staticmethod
-    def _samples(view: _abi.SamplesView, owner: _Samples) -> Samples:
+    def _samples(self, view: _abi.SamplesView, owner: _Samples) -> Samples:
         size = view.batch_size
         weights = None
         if view.weights:
             weights = _view(view.weights, np.float32, (view.num_values,), owner)
+        ids = OfReader(
+            size,
+            _view(view.values, np.uint64, (view.num_values,), owner),
+            offsets=_view(view.offsets, np.int64, (view.num_features * size + 1,), owner),
+            weights=weights,
+        )
+        ids.names = self._names
+        # The library reads them where they lie, and has looked at them once.
+        ids.offsets.flags.writeable = False
         return Samples(
-            OfReader(
-                size,
-                _view(view.values, np.uint64, (view.num_values,), owner),
-                offsets=_view(view.offsets, np.int64, (view.num_features * size + 1,), owner),
-                weights=weights,
-            ),
+            ids,
             _view(view.dense, np.float32, (size, view.num_dense), owner),
             _view(view.labels, np.float32, (size, view.num_labels), owner),
             view.global_batch_size,
@@ -195,4 +199,7 @@ class Packed(Data):
 
     def __init__(self, dirs: Union[Path, Sequence[Path]], *arguments: Any, **named: Any) -> None:
         several = [dirs] if isinstance(dirs, (str, os.PathLike)) else list(dirs)
+        for each in several:
+            if "," in os.fspath(each):
+                raise ValueError(f"dirs: {os.fspath(each)!r} has a comma, which separates packs")
         super().__init__("packed:" + ",".join(map(os.fspath, several)), *arguments, **named)

@@ -73,7 +73,7 @@ def _numbers(batch: Mapping[str, Any], name: str) -> np.ndarray:
             f"column {name!r}: is {array.dtype} of shape {array.shape}, must be numbers [B] or "
             "[B, k]"
         )
-    return array.reshape(len(array), -1)
+    return array[:, None] if array.ndim == 1 else array
 
 
 def _side_by_side(batch: Mapping[str, Any], names: Sequence[str], size: int) -> np.ndarray:
@@ -115,6 +115,8 @@ def pack(
     dense: columns of numbers [B] or [B, k], kept as float32. labels: columns of 0 and 1.
     dir: is created; if it exists, it must be empty. It appears when all of it is written.
     """
+    if features is None or not features:
+        raise ValueError("features: is empty, must have a name")
     names = list(features)
     tables = features.values() if isinstance(features, Mapping) else features
     options = _abi.default(_abi.PackerOptions, "packer_options")

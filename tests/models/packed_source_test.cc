@@ -375,6 +375,31 @@ TEST(PackedWriterTest, SamplesThatAPackCannotHoldAreNamed) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/p")));
 }
 
+TEST(PackedWriterTest, NumbersThatAreNotFiniteAreNamed) {
+  CtrBatch batch = {.batch_size = 2, .labels = {1, 0}, .values = {1, 2}, .offsets = {0, 1, 2}};
+  batch.weights = {1, INFINITY};
+  MemEnv env;
+  OneBatch weighted(batch);
+  EXPECT_THAT(PackData(weighted, {.dir = "/p", .env = &env}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("sample 1 of the batch: a weight of feature 0 is not finite")));
+}
+
+TEST(PackedWriterTest, TheNameIsThatOfADirectoryWhichReadersFind) {
+  MemEnv env;
+  OneBatch source({.batch_size = 1, .labels = {1}, .values = {1}, .offsets = {0, 1}});
+  for (const std::string dir : {"", "/a,b", "."}) {
+    EXPECT_THAT(PackData(source, {.dir = dir, .env = &env}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the directory's name")));
+  }
+  HOTROW_EXPECT_OK(PackData(source, {.dir = "/p/q/./", .env = &env}));
+  HOTROW_EXPECT_OK(OpenPackedSource({"/p/q"}, {}, env));
+  // The same samples by another name.
+  HOTROW_EXPECT_OK(PackData(source, {.dir = "/copy", .env = &env}));
+  EXPECT_THAT(OpenPackedSource({"/p/q", "/copy"}, {}, env),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("would count twice")));
+}
+
 TEST(PackedWriterTest, ASourceWithoutTrainingSamplesIsRefused) {
   MemEnv env;
   OneBatch empty({.batch_size = 0, .offsets = {0}});

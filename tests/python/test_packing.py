@@ -119,6 +119,37 @@ class PackingTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "column 'click': has nulls"):
             hotrow.pack(nulls, self.dir + "2", ["item"], [], ["click"])
 
+    def test_features_find_their_tables_by_name(self):
+        packed = hotrow.pack(columns(0, 8), self.dir, **NAMES)
+        def tables(*names):
+            return hotrow.EmbeddingCollection(
+                [hotrow.Table(name + "s", 2, [name]) for name in names],
+                store=hotrow.Memory("16MiB"), max_batch_size=8,
+            )
+        batch = next(packed.batches(8)).ids
+        with tables("words", "item") as other, tables("item", "words") as same:
+            for collection in (other, same):
+                step = collection.prefetch(batch)
+                step.update(np.ones_like(step.lookup().pooled))
+            for name in ("words", "items"):
+                keys = np.arange(8)
+                for one, two in zip(other.read_rows(name if name == "items" else "wordss", keys),
+                                    same.read_rows(name if name == "items" else "wordss", keys)):
+                    np.testing.assert_array_equal(one, two)
+        with tables("item", "user") as wrong:
+            with self.assertRaisesRegex(ValueError, "have the features .*'words'"):
+                wrong.prefetch(batch)
+            wrong.prefetch(hotrow.Jagged(*batch)).cancel()  # by position
+        with self.assertRaises(ValueError):
+            batch.offsets[1] = 2**40  # the library reads them where they lie
+
+    def test_batches_without_samples(self):
+        empty = {name: part[:0] if isinstance(part, np.ndarray) else part
+                 for name, part in columns(0, 4).items()}
+        empty["words"] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        hotrow.pack([empty, columns(0, 5), empty], self.dir + "//", **NAMES, valid=empty)
+        self.check(hotrow.Packed(self.dir, shuffle=0), range(5))
+
     def test_what_cannot_be_packed_is_named_and_leaves_nothing(self):
         good = columns(0, 4)
         for change, kind, message in (
@@ -135,6 +166,9 @@ class PackingTest(unittest.TestCase):
             ({"train": {**good, "item": np.arange(4, dtype=np.int32) - 1}}, ValueError, "item"),
             ({"train": [good, {**good, "pair": np.zeros((4, 3))}]}, ValueError, "dense: is"),
             ({"block_samples": 2**40}, ValueError, "block_samples"),
+            ({"dir": self.dir + ",b"}, ValueError, "without a comma"),
+            ({"features": []}, ValueError, "features: is empty"),
+            ({"train": {**good, "price": np.full(4, np.nan)}}, ValueError, "dense feature 0 is nan"),
         ):
             with self.subTest(message), self.assertRaisesRegex(kind, message):
                 arguments = {"train": good, "dir": self.dir, **NAMES, **change}

@@ -28,6 +28,8 @@ class Dataset(IterableDataset[Batch]):
     """
 
     def __init__(self, data: Data, batch_size: int, split: str = "train") -> None:
+        if not isinstance(data, Data):
+            raise TypeError(f"data: is {data!r}, must be a hotrow.Packed or a hotrow.Data")
         self.data = data
         self.batch_size = integer(batch_size, "batch_size", 1)
         self.split = split
@@ -41,10 +43,10 @@ class Dataset(IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Batches of an epoch; TypeError where the data do not know."""
-        samples = self.data.num_samples.get(self.split, 0)
-        if not samples:
+        samples = self.data.num_samples[self.split]
+        if not any(self.data.num_samples.values()):
             raise TypeError("the number of samples is not known before they are read")
-        return -(-samples // self.batch_size)
+        return -(-(samples - self._first_sample) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         if get_worker_info() is not None:
