@@ -587,7 +587,7 @@ TEST(EraseIfTest, RowsThatDecayAsAWholeHaveNoAge) {
 
 TEST(EraseFailureTest, AnErasureThatFailedCanBeMadeAgain) {
   int64_t failures = 0;
-  for (const uint64_t seed : test::Seeds(8)) {
+  for (const uint64_t seed : test::Seeds(24)) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     FaultyEnv env;
     EmbeddingCollectionOptions options = test::SmallTables();

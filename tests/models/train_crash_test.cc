@@ -370,6 +370,7 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
 }
 
 std::string Expected(const Run& run) {
+  DataOf(run);  // once, for all children
   const std::string file = test::TempDir() + "/expected";
   InAChild([&] {
     const absl::StatusOr<TrainReport> report =
