@@ -76,7 +76,8 @@ const Command kPackCommand = {
         "the\n"
         "same from it; models trained on it read the same lines of text. Memory: some MiB, and "
         "what\n"
-        "counting min_count takes. DIR appears when it is whole; a kill leaves nothing.\n",
+        "counting min_count takes. DIR appears when it is whole; a kill leaves\n"
+        "DIR.hotrow-partial, which the next one removes.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -596,7 +596,7 @@ hotrow_status hotrow_packer_append(hotrow_packer* packer, const char* split,
                                    const hotrow_matrix* labels);
 // The directory appears, whole and durable. No other call but destroy may follow.
 hotrow_status hotrow_packer_finish(hotrow_packer* packer);
-// Without finish nothing is left, as after a kill.
+// Without finish nothing is left; a kill leaves DIR.hotrow-partial, which the next one removes.
 void hotrow_packer_destroy(hotrow_packer* packer);
 
 // ---- Scoring: with a trained model, read only ----

@@ -164,7 +164,7 @@ const TrainerSetting kSettings[] = {
      .help =
          "memory for training data of files, parsed, that are mixed with each other in an order "
          "of each epoch. Data that fit are shuffled as a whole; of larger packed data blocks "
-         "come in any order, and as many as half of it holds are mixed; larger text is mixed "
+         "come in any order, and as many as a quarter holds are mixed; larger text is mixed "
          "in windows of 65,536 samples. 0: the order of the files",
      .role = kBits,
      .older = {.value = "536870912"},
