@@ -254,8 +254,7 @@ hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* 
     if (!tables.context->stream.has_value()) {
       return absl::FailedPreconditionError(
           "the collection's context has no stream that is its own; make it with the device cuda "
-          "and "
-          "without a cuda_stream");
+          "and without a cuda_stream");
     }
     tables.callers_stream = static_cast<CudaStream>(cuda_stream);
     return absl::OkStatus();

@@ -232,7 +232,8 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
     HOTROW_ASSIGN_OR_RETURN(const auto identity, data->Identity());
     std::string content;
     for (const auto& [what, value] : identity) {
-      if (what != "form" && what != "order") absl::StrAppend(&content, what, " ", value, "; ");
+      if (what == "form" || what == "order") continue;
+      absl::StrAppend(&content, content.empty() ? "" : "; ", what, " ", value);
     }
     options.settings.emplace_back(kDataContent, content);
   }

@@ -596,6 +596,18 @@ TEST(TrainerSettingsTest, AYoungerFlagOfAModelHasItsOlderValue) {
                        HasSubstr("--dcn_num_experts was 1 and is 2; use --dcn_num_experts=1")));
 }
 
+TEST(TrainerSettingsTest, ARunThatGoesOnHasTheDataOfThen) {
+  Settings saved = BitSettings(TrainerOptions());
+  Settings here = saved;
+  here.emplace_back(kDataContent, "b");
+  HOTROW_EXPECT_OK(CompareWithCheckpoint(saved, here, "--resume"));  // of before it was kept
+  saved.emplace_back(kDataContent, "a");
+  EXPECT_THAT(
+      CompareWithCheckpoint(saved, here, "--resume"),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("what --data names held a and holds b; use the data of then, or")));
+}
+
 TEST(TrainerSettingsTest, LowerBoundsAreThoseOfTheFlags) {
   TrainerFlags flags;
   flags.options.store_bytes = 1;
