@@ -14,8 +14,8 @@
 #include "embedding/digest.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/row_life_impl.h"
-#include "embedding/table_decay_impl.h"
+#include "embedding/rows/row_life_impl.h"
+#include "embedding/rows/table_decay_impl.h"
 #include "store/host/host_store.h"
 #include "store/row_store.h"
 

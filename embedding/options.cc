@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/lookup_counters_impl.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/shard_map.h"
+#include "embedding/rows/lookup_counters_impl.h"
 
 namespace hotrow {
 namespace {

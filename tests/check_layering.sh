@@ -61,6 +61,18 @@ if [[ $checked -eq 0 ]]; then
   echo "check_layering.sh: found no includes below $1; is that the project's root?"
   exit 1
 fi
+# The parts of embedding/ know each other in one direction, and these values beside them. The other files there wire the
+# parts together.
+declare -A parts=([serving]="" [ranks]="" [tiers]="ranks" [rows]="ranks tiers serving")
+values="collection_plan_impl|counters|device_keys_impl|open_store_impl|options|row_score|score_sums_impl|stats|stored_row"
+for part in "${!parts[@]}"; do
+  [[ -d embedding/$part ]] || continue
+  known=$(tr ' ' '|' <<< "$part ${parts[$part]}" | sed 's/|$//')
+  if grep -rn '#include "embedding/' "embedding/$part" | grep -vE "\"embedding/(($known)/|($values)\.h\")"; then
+    echo "the includes above are not for embedding/$part/; hand it what it needs, or a value"
+    bad=$((bad + 1))
+  fi
+done
 # CUDA's own header is named in base/cuda_*.h alone: any other .h must compile with a plain C++ compiler. What stands
 # for CUDA's headers on the emulated GPU does.
 if grep -rnE '#include <(cuda|cub|nccl|nvtx3)' --include='*.h' . --exclude-dir='build*' | grep -vE '^\./base/cuda_|^\./tests/emulated_gpu/include/|^\./\.'; then

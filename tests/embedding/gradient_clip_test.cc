@@ -1,4 +1,4 @@
-#include "embedding/gradient_clip_impl.h"
+#include "embedding/rows/gradient_clip_impl.h"
 
 #include <cmath>
 #include <cstdint>

@@ -23,7 +23,7 @@
 #include "base/status_macros.h"
 #include "comm/thread_communicator.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/lookup_counters_impl.h"
+#include "embedding/rows/lookup_counters_impl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/row_init.h"

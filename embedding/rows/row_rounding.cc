@@ -1,4 +1,4 @@
-#include "embedding/row_rounding_impl.h"
+#include "embedding/rows/row_rounding_impl.h"
 
 #include <algorithm>
 #include <cstring>

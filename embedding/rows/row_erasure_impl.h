@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
-#define HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_ROW_ERASURE_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_ROW_ERASURE_IMPL_H_
 
 #include <cstdint>
 #include <functional>
@@ -14,7 +14,7 @@
 #include "embedding/options.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/row_life_impl.h"
+#include "embedding/rows/row_life_impl.h"
 #include "embedding/stored_row.h"
 #include "embedding/tiers/tiers_impl.h"
 
@@ -69,4 +69,4 @@ class RowErasure {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_ROW_ERASURE_IMPL_H_

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_ROW_LIFE_IMPL_H_
-#define HOTROW_EMBEDDING_ROW_LIFE_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_ROW_LIFE_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_ROW_LIFE_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +15,11 @@
 #include "base/row_lines.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/counters.h"
-#include "embedding/lookup_counters_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/row_ages_impl.h"
-#include "embedding/row_scores_impl.h"
+#include "embedding/rows/lookup_counters_impl.h"
+#include "embedding/rows/row_ages_impl.h"
+#include "embedding/rows/row_scores_impl.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "store/row_store.h"
@@ -229,4 +229,4 @@ class RowLife final : public EmbeddingCounters {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_ROW_LIFE_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_ROW_LIFE_IMPL_H_

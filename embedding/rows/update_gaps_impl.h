@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_UPDATE_GAPS_IMPL_H_
-#define HOTROW_EMBEDDING_UPDATE_GAPS_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_UPDATE_GAPS_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_UPDATE_GAPS_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -20,4 +20,4 @@ void CountUpdateGaps(const Plan& plan, const TableKeys& keys, std::span<std::byt
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_UPDATE_GAPS_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_UPDATE_GAPS_IMPL_H_

@@ -5,7 +5,7 @@
 #include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
-#include "embedding/row_erasure_impl.h"
+#include "embedding/rows/row_erasure_impl.h"
 
 namespace hotrow::internal {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_ROW_SCORES_IMPL_H_
-#define HOTROW_EMBEDDING_ROW_SCORES_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_ROW_SCORES_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_ROW_SCORES_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -116,4 +116,4 @@ class RowScores {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_ROW_SCORES_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_ROW_SCORES_IMPL_H_

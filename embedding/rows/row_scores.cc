@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "embedding/row_score.h"
-#include "embedding/row_scores_impl.h"
+#include "embedding/rows/row_scores_impl.h"
 
 namespace hotrow::internal {
 namespace {

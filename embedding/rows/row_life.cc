@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "embedding/ranks/shard_map.h"
-#include "embedding/row_life_impl.h"
+#include "embedding/rows/row_life_impl.h"
 #include "embedding/score_sums_impl.h"
 
 namespace hotrow::internal {

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_LOOKUP_COUNTERS_IMPL_H_
-#define HOTROW_EMBEDDING_LOOKUP_COUNTERS_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_LOOKUP_COUNTERS_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_LOOKUP_COUNTERS_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -99,4 +99,4 @@ class LookupCounters {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_LOOKUP_COUNTERS_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_LOOKUP_COUNTERS_IMPL_H_

@@ -1,4 +1,4 @@
-#include "embedding/update_gaps_impl.h"
+#include "embedding/rows/update_gaps_impl.h"
 
 #include <cstring>
 

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_ROW_AGES_IMPL_H_
-#define HOTROW_EMBEDDING_ROW_AGES_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_ROW_AGES_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_ROW_AGES_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -85,4 +85,4 @@ class RowAges {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_ROW_AGES_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_ROW_AGES_IMPL_H_

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_ROW_WRITES_IMPL_H_
-#define HOTROW_EMBEDDING_ROW_WRITES_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_ROW_WRITES_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_ROW_WRITES_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/row_erasure_impl.h"
-#include "embedding/row_life_impl.h"
+#include "embedding/rows/row_erasure_impl.h"
+#include "embedding/rows/row_life_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 
@@ -60,4 +60,4 @@ class RowWrites {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_ROW_WRITES_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_ROW_WRITES_IMPL_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
 #include "base/status_macros.h"
-#include "embedding/gradient_clip_impl.h"
+#include "embedding/rows/gradient_clip_impl.h"
 
 namespace hotrow::internal {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_GRADIENT_CLIP_IMPL_H_
-#define HOTROW_EMBEDDING_GRADIENT_CLIP_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_GRADIENT_CLIP_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_GRADIENT_CLIP_IMPL_H_
 
 #include <cstdint>
 #include <span>
@@ -28,4 +28,4 @@ absl::Status ClipGradients(const ExecContext& ctx, const EmbeddingCollectionOpti
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_GRADIENT_CLIP_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_GRADIENT_CLIP_IMPL_H_

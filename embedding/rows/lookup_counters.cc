@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/status_macros.h"
-#include "embedding/lookup_counters_impl.h"
+#include "embedding/rows/lookup_counters_impl.h"
 
 namespace hotrow::internal {
 namespace {

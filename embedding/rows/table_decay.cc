@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
-#include "embedding/table_decay_impl.h"
+#include "embedding/rows/table_decay_impl.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
 

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_TABLE_DECAY_IMPL_H_
-#define HOTROW_EMBEDDING_TABLE_DECAY_IMPL_H_
+#ifndef HOTROW_EMBEDDING_ROWS_TABLE_DECAY_IMPL_H_
+#define HOTROW_EMBEDDING_ROWS_TABLE_DECAY_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -77,4 +77,4 @@ class TableDecay {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_TABLE_DECAY_IMPL_H_
+#endif  // HOTROW_EMBEDDING_ROWS_TABLE_DECAY_IMPL_H_

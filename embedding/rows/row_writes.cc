@@ -7,7 +7,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
-#include "embedding/row_writes_impl.h"
+#include "embedding/rows/row_writes_impl.h"
 #include "ops/weights_precision.h"
 
 namespace hotrow::internal {
