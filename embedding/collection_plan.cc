@@ -146,31 +146,7 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
 }
 
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
-  const bool staged = ctx.device != Device::kCpu || options.cache.device_bytes > 0;
-  for (const TableConfig& table : options.tables) {
-    if (!staged) break;
-    if (table.max_row_gradient_norm > 0 || options.max_gradient_norm > 0) {
-      return absl::UnimplementedError(
-          "EmbeddingCollection with cache.device_bytes does not clip gradients of rows so far: "
-          "max_gradient_norm and max_row_gradient_norm must be 0");
-    }
-  }
-  if (staged && std::any_of(options.start.age_lines.begin(), options.start.age_lines.end(),
-                            [](const RowLines& lines) { return !lines.none(); })) {
-    return absl::UnimplementedError(
-        "EmbeddingCollectionOptions.start.age_lines: some of the rows have aged, which "
-        "a device cache does not know so far; start on the CPU without one, or from an export, "
-        "which leaves those rows out");
-  }
-  for (const TableConfig& table : options.tables) {
-    const bool lives = !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0 ||
-                       table.score != ScoreRule::kNone;
-    if (!staged || !lives) continue;
-    return absl::UnimplementedError(absl::StrCat(
-        "table \"", table.name,
-        "\": admission, ttl_steps, max_rows and score work on a CPU without a device cache "
-        "only so far; leave them out, or cache.device_bytes 0 on the CPU"));
-  }
+  const bool staged = PlaceOfCaches(options, ctx.device).staged;
   for (const TableConfig& table : options.tables) {
     if (table.read_only_features.empty()) continue;
     const auto error = [&table](const char* what) {
@@ -185,21 +161,7 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
       return error("with several ranks read_only_features must be all of its features so far");
     }
   }
-  if (ctx.device == Device::kCpu && options.cache.device_bytes == 0) return absl::OkStatus();
-  for (const TableConfig& table : options.tables) {
-    if (table.serve_rows != ServingRows::kAsTrained) {
-      return absl::UnimplementedError(absl::StrCat(
-          "table \"", table.name, "\": serve_rows ",
-          std::string(WordOf(kServingRowsWords, table.serve_rows)),
-          " works without a device cache only so far; leave it as_trained, or cache.device_bytes "
-          "0 on the CPU"));
-    }
-    if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
-    return absl::UnimplementedError(absl::StrCat(
-        "table \"", table.name,
-        "\": weight_decay_mode table works without a device cache only so far; use l2, "
-        "or leave cache.device_bytes 0 on the CPU"));
-  }
+  if (!staged) return absl::OkStatus();
   // Says in one line when there is no GPU.
   HOTROW_RETURN_IF_ERROR(DeviceStream::Create(ctx.device).status());
   if (ctx.device != Device::kCpu && ctx.stream == nullptr) {

@@ -79,7 +79,7 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
 int32_t WorldSize(const EmbeddingCollectionOptions& options);  // 1 without a communicator
 
 // FailedPrecondition, InvalidArgument or Unimplemented where the collection cannot run on the
-// device of ctx.
+// device of ctx. RowRules has its own check.
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx);
 
 // What all ranks must have alike: with other tables, types or staging they would read what others

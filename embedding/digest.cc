@@ -34,7 +34,7 @@ struct RowCopies {
 // Calls fn(copies) with all rows of a store that `wanted` says, many at a time, after they have
 // made up for what they have missed.
 template <typename Wanted, typename Function>  // bool(key, row), absl::Status(const RowCopies&)
-absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, const TableDecay& decay,
+absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, const RowRules& rules,
                              RowStore* store, const Wanted& wanted, const Function& fn) {
   const int64_t stride = RoundUp(row_bytes_max, kBufferAlignment);
   const int64_t rows_max = std::max<int64_t>(kCopiedBytes / stride, 1);
@@ -42,7 +42,7 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
                           HostBuffer<std::byte>::Create(rows_max * stride, HugePages::kTry));
   RowCopies copies;
   const auto pass_on = [&]() -> absl::Status {
-    if (decay.any()) HOTROW_RETURN_IF_ERROR(decay.CatchUpCopies(ctx, copies.keys, copies.rows));
+    HOTROW_RETURN_IF_ERROR(rules.CatchUp(ctx, copies.keys, copies.rows));
     HOTROW_RETURN_IF_ERROR(fn(copies));
     copies.keys.clear();
     copies.rows.clear();
@@ -65,9 +65,8 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
 
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const EmbeddingCollectionOptions& options,
-                                                    const Plan& plan, const TableDecay& decay,
-                                                    const RowLife& life, RowStore* store,
-                                                    HostStore* host) {
+                                                    const Plan& plan, const RowRules& rules,
+                                                    RowStore* store, HostStore* host) {
   std::vector<TableDigest> tables(options.tables.size());
   std::vector<int64_t> payload_bytes(options.tables.size());
   std::vector<size_t> position_of(options.tables.size());
@@ -82,7 +81,7 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
     payload_bytes[table.config] = table.layout.payload_bytes;
   }
   const auto lives = [&](const RowKey& key, std::span<const std::byte> row) {
-    return !life.IsAged(position_of[key.table], row.data());
+    return !rules.IsAged(position_of[key.table], row.data());
   };
   // Sums, so they do not depend on the order in which threads come.
   struct Sum {
@@ -100,7 +99,7 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
       tables[t].hash += sums[t].hash;
     }
   };
-  if (host != nullptr && !decay.any()) {
+  if (host != nullptr && rules.stands()) {
     // Where they lie.
     std::vector<std::vector<Sum>> parts(HostStore::kParts, std::vector<Sum>(tables.size()));
     host->IterateParts(ctx.pool,
@@ -126,13 +125,12 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
   };
   // The classes are in order of width.
   HOTROW_RETURN_IF_ERROR(
-      ForEachCaughtUp(ctx, plan.classes.back().row_bytes, decay, store, lives, add));
+      ForEachCaughtUp(ctx, plan.classes.back().row_bytes, rules, store, lives, add));
   return tables;
 }
 
 absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
-                          const TableDecay& decay, const RowLife& life, RowStore* store,
-                          const RowFunction& fn) {
+                          const RowRules& rules, RowStore* store, const RowFunction& fn) {
   const PlannedTable& table = plan.tables[position];
   const RowLayout& layout = table.layout;
   std::vector<float> weights(static_cast<size_t>(layout.dim));
@@ -144,10 +142,10 @@ absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t posit
                                  .stride = layout.dim,
                                  .precision = layout.precision};
   return ForEachCaughtUp(
-      ctx, layout.row_bytes, decay, store,
+      ctx, layout.row_bytes, rules, store,
       [&](const RowKey& key, std::span<const std::byte> row) {
         return key.table == static_cast<uint32_t>(table.config) &&
-               !life.IsAged(position, row.data());
+               !rules.IsAged(position, row.data());
       },
       [&](const RowCopies& copies) -> absl::Status {
         for (size_t i = 0; i < copies.keys.size(); ++i) {

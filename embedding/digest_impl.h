@@ -14,8 +14,7 @@
 #include "embedding/digest.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/rows/row_life_impl.h"
-#include "embedding/rows/table_decay_impl.h"
+#include "embedding/rows/row_rules_impl.h"
 #include "store/host/host_store.h"
 #include "store/row_store.h"
 
@@ -26,14 +25,12 @@ namespace hotrow::internal {
 // memory, or null.
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const EmbeddingCollectionOptions& options,
-                                                    const Plan& plan, const TableDecay& decay,
-                                                    const RowLife& life, RowStore* store,
-                                                    HostStore* host);
+                                                    const Plan& plan, const RowRules& rules,
+                                                    RowStore* store, HostStore* host);
 // Calls fn with the weights of each row of one table, a position in the plan, in the same way.
 using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
 absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
-                          const TableDecay& decay, const RowLife& life, RowStore* store,
-                          const RowFunction& fn);
+                          const RowRules& rules, RowStore* store, const RowFunction& fn);
 // Makes them those of all ranks. Collective.
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
 

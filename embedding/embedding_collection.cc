@@ -28,13 +28,9 @@
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_gradients_impl.h"
-#include "embedding/rows/gradient_clip_impl.h"
 #include "embedding/rows/row_erasure_impl.h"
-#include "embedding/rows/row_life_impl.h"
-#include "embedding/rows/row_rounding_impl.h"
+#include "embedding/rows/row_rules_impl.h"
 #include "embedding/rows/row_writes_impl.h"
-#include "embedding/rows/table_decay_impl.h"
-#include "embedding/rows/update_gaps_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/taken_batch_impl.h"
@@ -54,14 +50,13 @@ using internal::PlannedTable;
 using internal::Prefetcher;
 using internal::RowErasure;
 using internal::RowGradients;
-using internal::RowLife;
-using internal::RowRounding;
+using internal::RowReader;
+using internal::RowRules;
 using internal::RowShuffle;
 using internal::RowWrites;
 using internal::Snapshots;
 using internal::StepKeys;
 using internal::StepPipeline;
-using internal::TableDecay;
 using internal::TakeArrays;
 using internal::TakenBatch;
 using internal::Tiers;
@@ -89,14 +84,12 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   Plan plan;
   std::vector<std::string> feature_names;
   std::unique_ptr<Tiers> tiers;
-  std::unique_ptr<TableDecay> decay;
-  std::unique_ptr<RowRounding> rounding;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
   // For several ranks that are staged: the exchanges of steps, and rows of evaluations.
   std::unique_ptr<DeviceKeyShuffle> device_keys;
   std::unique_ptr<DeviceRowShuffle> device_rows;
-  std::unique_ptr<RowLife> life;
+  std::unique_ptr<RowRules> rules;
   std::unique_ptr<RowGradients> gradients;
   std::unique_ptr<Evaluation> evaluation;
   std::unique_ptr<RowErasure> erasure;
@@ -110,7 +103,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
-  std::vector<TableStats> tables;                 // of EmbeddingStats, without misses
+  std::vector<TableStats> tables;                 // of EmbeddingStats: names and lookups
   int64_t initialised_rows = 0;                   // not staged
   DeviceMemory<int64_t> device_initialised_rows;  // staged: one number,
   SharedBuffer<int64_t> read_back_rows;           // and its copy of the last Update that is done
@@ -298,18 +291,15 @@ absl::Status EmbeddingCollection::Impl::Open() {
     HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
   }
   steps = static_cast<uint32_t>(options.start.steps);
-  decay = std::make_unique<TableDecay>(options, plan);
-  rounding = std::make_unique<RowRounding>(plan);
-  HOTROW_ASSIGN_OR_RETURN(life, RowLife::Create(options, plan, shuffle.get()));
-  if (!options.start.from.empty()) HOTROW_RETURN_IF_ERROR(life->CountRows(tiers->store()));
+  HOTROW_ASSIGN_OR_RETURN(rules, RowRules::Create(options, plan, shuffle.get(), place.staged));
+  if (!options.start.from.empty()) HOTROW_RETURN_IF_ERROR(rules->CountRows(tiers->store()));
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get(), device_rows.get());
-  evaluation =
-      std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
-                                   device_rows.get(), decay.get(), life.get(), rounding.get());
+  evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
+                                            device_rows.get(), rules.get());
   erasure = std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(),
-                                         residuals.get(), life.get());
+                                         residuals.get(), rules.get());
   writes = std::make_unique<RowWrites>(options, plan, ctx, tiers.get(), shuffle.get(),
-                                       erasure.get(), life.get());
+                                       erasure.get(), rules.get());
   snapshots =
       std::make_unique<Snapshots>(options, ctx, tiers.get(), [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
@@ -326,9 +316,7 @@ absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
                                                  .backward = options.ranks.backward,
                                                  .rounding = options.ranks.rounding,
                                                  .feedback_bytes = options.ranks.feedback_bytes};
-  shuffle_options.sends_lookups =
-      std::any_of(options.tables.begin(), options.tables.end(),
-                  [](const TableConfig& table) { return !table.admission.always(); });
+  shuffle_options.sends_lookups = RowRules::AskForLookups(options);
   for (const PlannedTable& table : plan.tables) {
     shuffle_options.tables.push_back(
         {static_cast<uint32_t>(table.config), table.layout.dim, table.read_precision, table.score});
@@ -356,12 +344,14 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
 absl::StatusOr<std::unique_ptr<EmbeddingCollection::Impl>> EmbeddingCollection::Impl::Create(
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
+  const CachePlace place = internal::PlaceOfCaches(options, ctx.device);
+  if (place.staged) HOTROW_RETURN_IF_ERROR(RowRules::CheckStaged(options));
   HOTROW_RETURN_IF_ERROR(internal::CheckDevice(options, ctx));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->ctx = ctx;
-  impl->place = internal::PlaceOfCaches(options, ctx.device);
-  impl->plan = internal::MakePlan(options, impl->place);
+  impl->place = place;
+  impl->plan = internal::MakePlan(options, place);
   for (const PlannedFeature& feature : impl->plan.features)
     impl->feature_names.push_back(feature.name);
   for (const TableConfig& table : options.tables) impl->tables.push_back({.name = table.name});
@@ -392,8 +382,8 @@ int64_t EmbeddingCollection::steps() const { return impl_->steps; }
 
 EmbeddingSnapshots& EmbeddingCollection::snapshots() { return *impl_->snapshots; }
 EmbeddingResiduals& EmbeddingCollection::residuals() { return *impl_; }
-EmbeddingCounters& EmbeddingCollection::counters() { return *impl_->life; }
-std::vector<RowLines> EmbeddingCollection::age_lines() const { return impl_->life->age_lines(); }
+EmbeddingCounters& EmbeddingCollection::counters() { return impl_->rules->counters(); }
+std::vector<RowLines> EmbeddingCollection::age_lines() const { return impl_->rules->age_lines(); }
 
 absl::StatusOr<ColumnRange> EmbeddingCollection::ColumnsOf(std::string_view feature) const {
   for (const internal::PlannedFeature& planned : impl_->plan.features) {
@@ -528,8 +518,8 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     step->use = EmbeddingStep::Impl::Use::kFailed;
     return resident;
   }
+  internal::StepBatch& b = step->batch;
   if (tiers->staged()) {
-    internal::StepBatch& b = step->batch;
     absl::Status started;
     if (device_rows != nullptr) {
       started = device_rows->StartRows(ctx, b.device_shuffled.routes(), b.at.rows, steps + 1,
@@ -540,26 +530,13 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     return started;
   }
   TraceSpan span(ctx.trace, "gather");
-  step->batch.rows.resize(static_cast<size_t>(step->tiers.keys.size()));
-  HOTROW_RETURN_IF_ERROR(tiers->Resolve(ctx, &step->tiers, step->batch.rows));
-  if (decay->any()) {
-    HOTROW_RETURN_IF_ERROR(
-        decay->Read(ctx, step->batch.served(), step->batch.rows, &step->batch.decayed));
-  }
-  step->batch.living.rows.clear();
-  step->batch.rounded.rows.clear();
-  if (life->looks()) {
-    HOTROW_RETURN_IF_ERROR(life->Read(ctx, step->batch.served(), step->batch.whole_rows(),
-                                      /*training=*/true, &step->batch.living));
-  }
-  if (rounding->any()) {
-    HOTROW_RETURN_IF_ERROR(rounding->Read(ctx, step->batch.served(), step->batch.whole_rows(),
-                                          /*round=*/true, &step->batch.rounded));
-  }
-  HOTROW_RETURN_IF_ERROR(step->batch.PlaceArrays(/*grouped=*/true));
+  b.rows.resize(static_cast<size_t>(step->tiers.keys.size()));
+  HOTROW_RETURN_IF_ERROR(tiers->Resolve(ctx, &step->tiers, b.rows));
+  HOTROW_RETURN_IF_ERROR(rules->Read(ctx, b.ruled_rows(), RowReader::kTraining, &b.ruled));
+  HOTROW_RETURN_IF_ERROR(b.PlaceArrays(/*grouped=*/true));
   if (shuffle != nullptr) {
-    HOTROW_RETURN_IF_ERROR(shuffle->StartRows(ctx, step->batch.shuffled, step->batch.read_rows(),
-                                              steps + 1, /*evaluation=*/false));
+    HOTROW_RETURN_IF_ERROR(shuffle->StartRows(ctx, b.shuffled, b.ruled.weights(), steps + 1,
+                                              /*evaluation=*/false));
   }
   step->use = EmbeddingStep::Impl::Use::kBegun;
   return absl::OkStatus();
@@ -574,7 +551,7 @@ absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
       HOTROW_RETURN_IF_ERROR(device_rows->FinishRows(ctx));
     } else {
       b.value_rows.resize(b.wanted.keys.size());
-      HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.read_rows(), b.value_rows));
+      HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.ruled.weights(), b.value_rows));
       b.at.value_rows = b.value_rows.data();
     }
   }
@@ -707,49 +684,35 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   internal::StepBatch& b = step->batch;
   const bool begun = step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
   b.FindTrained(plan);
-  if (life->looks()) life->LookAgain(ctx, b.served(), b.rows, &b.living);
-  if (life->admits()) {
-    HOTROW_RETURN_IF_ERROR(
-        life->Admit(b.served(), b.served_lookups(), b.living, steps + 1, &b.trained));
-  }
+  HOTROW_RETURN_IF_ERROR(rules->ChooseTrained(ctx, b.ruled_rows(), steps + 1, &b.ruled));
   const float* const* sums = nullptr;
   if (begun) {
     HOTROW_ASSIGN_OR_RETURN(float* const* const finished, gradients->Finish(b));
-    HOTROW_RETURN_IF_ERROR(internal::ClipGradients(ctx, options, plan, b.served(), b.trained,
-                                                   finished, shuffle.get()));
+    HOTROW_RETURN_IF_ERROR(rules->ScaleGradients(ctx, b.served(), b.ruled, finished));
     sums = finished;
   }
   const StepKeys& served = step->tiers.keys;
   HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(
-      &step->tiers, b.trained, b.staged ? b.served_on_device().rows() : std::span(b.rows)));
+      &step->tiers, b.ruled.trained, b.staged ? b.served_on_device().rows() : std::span(b.rows)));
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
-  if (life->ages()) {
-    HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.living, b.trained));
-  }
-  if (life->limits() || plan.scores) {
-    life->NoteUpdate(b.served(), b.served_scores(), b.living, b.trained, steps + 1);
-  }
-  if (!b.staged) {
-    internal::CountUpdateGaps(plan, b.served(), b.rows, b.trained, steps + 1, tables);
-  }
+  HOTROW_RETURN_IF_ERROR(rules->BeforeUpdate(ctx, b.ruled_rows(), steps + 1, b.ruled));
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor, step->skip)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
-  if (plan.scores) life->WriteScores(b.served(), b.rows, b.trained);
+  rules->AfterUpdate(b.ruled_rows(), b.ruled);
   if (tiers->staged()) {
     HOTROW_RETURN_IF_ERROR(
         EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
   }
   steps += 1;
-  decay->Append(learning_rate_factor);
-  absl::Status ended = life->EndStep(steps);
+  absl::Status ended = rules->EndStep(steps, learning_rate_factor);
   unique_keys += served.size();
   CountLookups(b, served);
   ended.Update(TellOfUpdate(b, served));
   End(step, /*updated=*/true);
   // What has aged since a snapshot began still belongs to it.
-  if (life->ages() && snapshots->ended()) life->DropSome(steps, tiers->store());
+  if (snapshots->ended()) rules->DropAged(steps, tiers->store());
   return ended;
 }
 
@@ -784,6 +747,7 @@ absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
                                                    float learning_rate_factor,
                                                    const uint32_t* skip) {
   const StepKeys served = b.step_keys();
+  const std::vector<uint8_t>& marks = b.ruled.trained;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
     if (table.frozen) continue;
@@ -792,8 +756,8 @@ absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
     std::byte* const* rows = b.at.rows + begin;
     const float* const* row_gradients = sums + begin;
     const uint64_t* keys = b.at.served_keys == nullptr ? nullptr : b.at.served_keys + begin;
-    if (!b.trained.empty()) {
-      trained.Take({b.trained.data() + begin, static_cast<size_t>(n)}, rows, row_gradients, keys);
+    if (!marks.empty()) {
+      trained.Take({marks.data() + begin, static_cast<size_t>(n)}, rows, row_gradients, keys);
       n = std::ssize(trained.rows);
       rows = trained.rows.data();
       row_gradients = trained.gradients.data();
@@ -812,7 +776,7 @@ absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
               .table = static_cast<uint32_t>(table.config),
               .keys = keys,
               .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows,
-              .history = decay->history(t),
+              .history = rules->history(t),
               .skip = skip}));
   }
   return absl::OkStatus();
@@ -915,7 +879,7 @@ absl::Status EmbeddingCollection::ForEachRow(
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
   HOTROW_RETURN_IF_ERROR(Flush());
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.decay, *c.life,
+  return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.rules,
                                 c.tiers->store(), fn);
 }
 
@@ -929,12 +893,7 @@ absl::Status EmbeddingCollection::WriteRows(std::string_view table, std::span<co
     HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), planned.layout.dim,
                                                 [] { return std::string("WriteRows: rows"); }));
     HOTROW_RETURN_IF_ERROR(internal::CheckWrittenRows(config, keys, rows));
-    if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "WriteRows: table \"", config.name,
-          "\" decays as a whole (weight_decay_mode table), so what a row is depends on "
-          "the steps that it has missed; use l2 or decoupled, or start from a model"));
-    }
+    HOTROW_RETURN_IF_ERROR(c.rules->CheckWritable(static_cast<size_t>(position)));
     if (!c.outstanding.empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("WriteRows: ", c.outstanding.size(),
@@ -971,13 +930,7 @@ absl::StatusOr<int64_t> EmbeddingCollection::EraseIf(
   return c.Together([&]() -> absl::StatusOr<int64_t> {
     HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("EraseIf", table));
     HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("EraseIf"));
-    const TableConfig& config = c.options.tables[c.plan.tables[position].config];
-    if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "EraseIf: table \"", config.name,
-          "\" decays as a whole (weight_decay_mode table), so its rows do not know their last "
-          "update; name the keys, with Erase"));
-    }
+    HOTROW_RETURN_IF_ERROR(c.rules->CheckDated(static_cast<size_t>(position)));
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
     return c.erasure->RunIf(position, wanted);
@@ -995,12 +948,12 @@ absl::Status EmbeddingCollection::Flush() {
 absl::Status EmbeddingCollection::Settle() {
   Impl& c = *impl_;
   return c.Together([&]() -> absl::Status {
-    if (!c.decay->any()) return absl::OkStatus();
+    if (c.rules->stands()) return absl::OkStatus();
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
     const auto own = [&c]() -> absl::Status {
       HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-      return c.decay->Settle(c.ctx, c.tiers->store());
+      return c.rules->Settle(c.ctx, c.tiers->store());
     };
     return c.shuffle == nullptr ? own() : c.RunTogether(own);
   });
@@ -1011,7 +964,7 @@ absl::Status EmbeddingCollection::EndJobUnlessOk(absl::Status status) {
 }
 
 std::span<const LearningRateRun> EmbeddingCollection::learning_rates() const {
-  return impl_->decay->learning_rates();
+  return impl_->rules->learning_rates();
 }
 
 // --- Residuals
@@ -1054,9 +1007,9 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
     CollectionDigest digest;
     const auto own = [&]() -> absl::Status {
       HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-      HOTROW_ASSIGN_OR_RETURN(digest.tables,
-                              internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, *c.life,
-                                                   c.tiers->store(), c.tiers->host_store()));
+      HOTROW_ASSIGN_OR_RETURN(
+          digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.rules, c.tiers->store(),
+                                              c.tiers->host_store()));
       return absl::OkStatus();
     };
     if (c.shuffle == nullptr) {
@@ -1086,7 +1039,7 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   stats.lookup_wait_ns = c.lookup_wait_ns;
   c.snapshots->AddTo(&stats);
   c.evaluation->AddTo(&stats);
-  c.life->AddTo(&stats);
+  c.rules->AddTo(&stats);
   for (const EmbeddingStep::Impl* const step : c.outstanding) step->batch.AddTo(&stats);
   for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
   if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();

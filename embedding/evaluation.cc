@@ -14,17 +14,14 @@ namespace hotrow::internal {
 
 Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan,
                        const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
-                       DeviceRowShuffle* device_shuffle, const TableDecay* decay,
-                       const RowLife* life, const RowRounding* rounding)
+                       DeviceRowShuffle* device_shuffle, const RowRules* rules)
     : plan_(plan),
       ctx_(ctx),
       staging_bytes_(options.evaluation_staging_bytes),
       tiers_(tiers),
       shuffle_(shuffle),
       device_shuffle_(device_shuffle),
-      decay_(decay),
-      life_(life),
-      rounding_(rounding) {
+      rules_(rules) {
   batch_.alone = shuffle == nullptr;
   batch_.staged = tiers->staged();
 }
@@ -52,30 +49,20 @@ absl::StatusOr<int64_t> Evaluation::AgreeOnSlices(int64_t own) {
   return *std::max_element(of_ranks.begin(), of_ranks.end());
 }
 
-absl::Status Evaluation::FindRows(bool round) {
+absl::Status Evaluation::FindRows(RowReader reader) {
   StepBatch& s = batch_;
   if (shuffle_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(shuffle_->ExchangeKeysInTurn(ctx_.OnHost(), s.wanted,
                                                         /*evaluation=*/true, &ids_, &s.shuffled));
   }
   HOTROW_RETURN_IF_ERROR(tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows));
-  if (decay_->any()) {
-    HOTROW_RETURN_IF_ERROR(decay_->Read(ctx_, s.served(), s.rows, &s.decayed));
-  }
-  s.living.rows.clear();
-  s.rounded.rows.clear();
-  if (life_->ages()) {
-    HOTROW_RETURN_IF_ERROR(
-        life_->Read(ctx_, s.served(), s.whole_rows(), /*training=*/false, &s.living));
-  }
-  if (!rounding_->any()) return absl::OkStatus();
-  return rounding_->Read(ctx_, s.served(), s.whole_rows(), round, &s.rounded);
+  return rules_->Read(ctx_, s.ruled_rows(), reader, &s.ruled);
 }
 
 absl::Status Evaluation::FetchRows(uint32_t step) {
   StepBatch& s = batch_;
   if (!s.staged) {
-    HOTROW_RETURN_IF_ERROR(FetchRowsOnHost(s.read_rows(), step));
+    HOTROW_RETURN_IF_ERROR(FetchRowsOnHost(s.ruled.weights(), step));
     s.at.value_rows = s.value_rows.data();
     return absl::OkStatus();
   }
@@ -110,7 +97,7 @@ absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) 
   // What was enqueued for the slice before may still read its arrays.
   HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
   HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), plan_, &unique_));
-  HOTROW_RETURN_IF_ERROR(FindRows(/*round=*/true));
+  HOTROW_RETURN_IF_ERROR(FindRows(RowReader::kEvaluation));
   lookups_ += s.input.num_lookups();
   unique_keys_ += std::ssize(s.served().keys);
   HOTROW_RETURN_IF_ERROR(s.PlaceArrays(/*grouped=*/false));
@@ -217,7 +204,7 @@ absl::Status Evaluation::FindMarks(std::span<std::byte* const> served_rows) {
 
 absl::Status Evaluation::CopyToHost(std::vector<std::byte*>* rows) {
   const StepBatch& s = batch_;
-  rows->assign(s.read_rows().begin(), s.read_rows().end());
+  rows->assign(s.ruled.weights().begin(), s.ruled.weights().end());
   if (ctx_.device == Device::kCpu) return absl::OkStatus();
   const std::vector<int64_t>& offsets = s.served().table_offsets;
   int64_t bytes = 0;
@@ -243,7 +230,7 @@ absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> 
   StepBatch& s = batch_;
   HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
   HOTROW_RETURN_IF_ERROR(s.FindUniqueOf(ctx_.OnHost(), plan_, &unique_));
-  HOTROW_RETURN_IF_ERROR(FindRows(/*round=*/false));
+  HOTROW_RETURN_IF_ERROR(FindRows(RowReader::kByKey));
   HOTROW_RETURN_IF_ERROR(CopyToHost(&host_rows_));
   std::vector<const std::byte*>& at = s.value_rows;  // of each distinct key, in host memory
   WeightsPrecision precision = table.read_precision;
@@ -256,7 +243,8 @@ absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> 
   // Other ranks may ask what this one does not.
   if (shuffle_ != nullptr || !found.empty()) {
     // Copies of weights alone have no marks; they are in host memory as the rows are.
-    HOTROW_RETURN_IF_ERROR(FindMarks(rounding_->any() ? s.whole_rows() : host_rows_));
+    HOTROW_RETURN_IF_ERROR(
+        FindMarks(ctx_.device == Device::kCpu ? s.ruled.whole_rows() : host_rows_));
   }
   for (size_t i = 0; i < found.size(); ++i) {
     found[i] = has_row_[static_cast<size_t>(s.inverse[i])] != 0;

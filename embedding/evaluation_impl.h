@@ -15,9 +15,7 @@
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/device_row_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/rows/row_life_impl.h"
-#include "embedding/rows/row_rounding_impl.h"
-#include "embedding/rows/table_decay_impl.h"
+#include "embedding/rows/row_rules_impl.h"
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
 #include "embedding/taken_batch_impl.h"
@@ -39,7 +37,7 @@ class Evaluation {
   // caches are not staged.
   Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
              Tiers* tiers, RowShuffle* shuffle, DeviceRowShuffle* device_shuffle,
-             const TableDecay* decay, const RowLife* life, const RowRounding* rounding);
+             const RowRules* rules);
 
   // What Run looks up; filled by TakeBatch before each Run, which takes it.
   TakenBatch& input() { return input_; }
@@ -64,9 +62,9 @@ class Evaluation {
   int64_t SliceLookups() const;
   // Evaluates batch_.input.
   absl::Status RunSlice(const EmbeddingOutput& output, uint32_t step);
-  // Finds the rows of batch_.served(): exchanges keys first where there are several ranks. round:
-  // as lookups read them, see RowRounding.
-  absl::Status FindRows(bool round);
+  // Finds the rows of batch_.served(), as `reader` sees them: exchanges keys first where there are
+  // several ranks.
+  absl::Status FindRows(RowReader reader);
   // Several ranks: the rows of batch_.wanted from wherever they are kept; where they lie is then
   // batch_.at.value_rows.
   absl::Status FetchRows(uint32_t step);
@@ -86,9 +84,7 @@ class Evaluation {
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
   DeviceRowShuffle* const device_shuffle_;
-  const TableDecay* const decay_;
-  const RowLife* const life_;
-  const RowRounding* const rounding_;
+  const RowRules* const rules_;
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;

@@ -145,6 +145,7 @@ StepKeys StepBatch::step_keys() const {
 }
 
 void StepBatch::FindTrained(const Plan& plan) {
+  std::vector<uint8_t>& trained = ruled.trained;
   trained.clear();
   if (!plan.read_only) return;
   trained.resize(served().keys.size());
@@ -192,7 +193,7 @@ absl::Status StepBatch::PlaceArrays(bool grouped) {
   }
   at.rows = arrays.At<std::byte*>(rows_part);
   at.value_rows = arrays.At<const std::byte*>(rows_part);
-  if (const auto read = read_rows(); alone && read.data() != rows.data()) {
+  if (const auto read = ruled.weights(); alone && read.data() != rows.data()) {
     value_rows.assign(read.begin(), read.end());
     at.value_rows = value_rows.data();
   }

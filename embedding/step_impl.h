@@ -18,9 +18,7 @@
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/rows/row_life_impl.h"
-#include "embedding/rows/row_rounding_impl.h"
-#include "embedding/rows/table_decay_impl.h"
+#include "embedding/rows/row_rules_impl.h"
 #include "embedding/stats.h"
 #include "embedding/taken_batch_impl.h"
 #include "embedding/tiers/step_arrays_impl.h"
@@ -96,10 +94,7 @@ struct StepBatch {
   ShuffledKeys shuffled;                     // several ranks: what they want of this one
   std::vector<uint64_t> served_keys;         // [served keys], or empty: no table rounds
   std::vector<std::byte*> rows;              // [served keys], where they lie
-  std::vector<uint8_t> trained;              // [served keys], or empty: all are
-  DecayedRows decayed;                       // of `rows`, where a table decays as a whole
-  LivingRows living;                         // of those, where rows age
-  RoundedRows rounded;                       // of those, where tables are read as served
+  RowRules::Step ruled;                      // of `rows`: what rules make of them
   std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
 
   // What loops or kernels read of the above.
@@ -131,23 +126,13 @@ struct StepBatch {
     return alone ? device_keys : device_shuffled.served;
   }
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
-  // Where these are read: whole, with their marks ...
-  std::span<std::byte* const> whole_rows() const {
-    if (!living.rows.empty()) return living.rows;
-    return decayed.rows.empty() ? rows : decayed.rows;
+  // Their rows, for the rules.
+  RuledRows ruled_rows() const {
+    return {.keys = served(),
+            .rows = rows,
+            .lookups = alone ? wanted.counts : shuffled.lookups,
+            .scores = alone ? wanted.scores : shuffled.scores};
   }
-  // ... and their weights, as lookups read them.
-  std::span<std::byte* const> read_rows() const {
-    return rounded.rows.empty() ? whole_rows() : rounded.rows;
-  }
-  // How often all ranks look each served key up, in training; of several ranks where they say so.
-  std::span<const int32_t> served_lookups() const {
-    return alone ? wanted.counts : shuffled.lookups;
-  }
-
-  // What the batch brings to the scores of served keys, in training; empty where no table keeps
-  // them.
-  std::span<const double> served_scores() const { return alone ? wanted.scores : shuffled.scores; }
 
   // Sets `wanted` and `inverse` from `input`.
   absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
@@ -170,12 +155,13 @@ struct StepBatch {
   }
   // The keys whose rows this rank makes resident.
   StepKeys step_keys() const;
-  // Where features are read only: sets `trained`, the served keys that another feature looks up.
+  // Where features are read only: sets ruled.trained, the served keys that another feature looks
+  // up.
   void FindTrained(const Plan& plan);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. Staged, of several ranks:
   // without the rows of wanted keys. `grouped`, not staged: with
-  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed`,
-  // `living` and `rounded` are of `rows`.
+  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `ruled` is of
+  // `rows`.
   absl::Status PlaceArrays(bool grouped);
   // Reads `at`.
   absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;

@@ -30,9 +30,9 @@ absl::Status RowErasure::EraseOwn(int32_t table, std::span<const uint64_t> keys)
             [](const RowKey& a, const RowKey& b) { return a.key < b.key; });
   own_.erase(std::unique(own_.begin(), own_.end()), own_.end());
   if (own_.empty()) return absl::OkStatus();
-  life_->Erase(own_);
-  return life_->limits(static_cast<size_t>(table)) ? EraseCounted(table)
-                                                   : tiers_->Erase(ctx_, table, own_);
+  rules_->Forget(own_);
+  return rules_->counts(static_cast<size_t>(table)) ? EraseCounted(table)
+                                                    : tiers_->Erase(ctx_, table, own_);
 }
 
 absl::Status RowErasure::EraseCounted(int32_t table) {
@@ -48,18 +48,18 @@ absl::Status RowErasure::EraseCounted(int32_t table) {
     HOTROW_RETURN_IF_ERROR(tiers_->store()->Find(
         std::span(own_).subspan(begin, n), std::span(rows).first(n), std::span(found).first(n)));
     for (size_t i = 0; i < n; ++i) {
-      if (found[i] == 0 || life_->IsAged(static_cast<size_t>(table), rows[i])) continue;
-      const RowMark mark = life_->MarkOf(static_cast<size_t>(table), rows[i]);
+      if (found[i] == 0 || rules_->IsAged(static_cast<size_t>(table), rows[i])) continue;
+      const RowMark mark = rules_->MarkOf(static_cast<size_t>(table), rows[i]);
       if (mark.last_step > 0) marks.push_back(mark);
     }
   }
   const absl::Status erased = tiers_->Erase(ctx_, table, own_);
   if (erased.ok()) {
-    life_->ForgetRows(static_cast<size_t>(table), marks);
+    rules_->CountGone(static_cast<size_t>(table), marks);
     return absl::OkStatus();
   }
   // Some may be gone. If they cannot be counted either, the next opening counts them.
-  if (tiers_->Flush().ok()) life_->CountRows(tiers_->store()).IgnoreError();
+  if (tiers_->Flush().ok()) rules_->CountRows(tiers_->store()).IgnoreError();
   return erased;
 }
 
@@ -71,10 +71,10 @@ absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
     HOTROW_RETURN_IF_ERROR(UseDevice(ctx_));  // it may be another thread
     HOTROW_RETURN_IF_ERROR(tiers_->Flush());
     return tiers_->store()->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
-      if (key.table != number || life_->IsAged(static_cast<size_t>(table), row.data())) {
+      if (key.table != number || rules_->IsAged(static_cast<size_t>(table), row.data())) {
         return absl::OkStatus();
       }
-      const RowMark mark = life_->MarkOf(static_cast<size_t>(table), row.data());
+      const RowMark mark = rules_->MarkOf(static_cast<size_t>(table), row.data());
       if (wanted({key.key, mark.last_step, mark.score})) keys.push_back(key.key);
       return absl::OkStatus();
     });

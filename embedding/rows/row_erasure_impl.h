@@ -14,7 +14,7 @@
 #include "embedding/options.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "embedding/rows/row_life_impl.h"
+#include "embedding/rows/row_rules_impl.h"
 #include "embedding/stored_row.h"
 #include "embedding/tiers/tiers_impl.h"
 
@@ -33,14 +33,14 @@ class RowErasure {
  public:
   // Not owned: all outlive this. shuffle: null with one rank. residuals: null where none are kept.
   RowErasure(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, GradientResiduals* residuals, RowLife* life)
+             Tiers* tiers, RowShuffle* shuffle, GradientResiduals* residuals, RowRules* rules)
       : options_(options),
         plan_(plan),
         ctx_(ctx),
         tiers_(tiers),
         shuffle_(shuffle),
         residuals_(residuals),
-        life_(life) {}
+        rules_(rules) {}
 
   // table: a position in the plan. Keys may repeat or have no row.
   absl::Status Run(int32_t table, std::span<const uint64_t> keys);
@@ -63,7 +63,7 @@ class RowErasure {
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
   GradientResiduals* const residuals_;
-  RowLife* const life_;
+  RowRules* const rules_;
   std::vector<RowKey> own_;  // of a piece, ascending
 };
 

@@ -92,9 +92,7 @@ RowLife::RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, Ro
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const TableConfig& config = ConfigOf(t);
     fields_.push_back(plan.tables[t].layout.line_fields());
-    ages_ = ages_ || config.ttl_steps > 0 || limits(t) || !lines_[t].none();
     if (!limits(t)) ttl_steps_min_ = SmallestOf(ttl_steps_min_, config.ttl_steps);
-    admits_ = admits_ || !config.admission.always();
     if (config.admission.counts()) {
       forget_steps_min_ = SmallestOf(forget_steps_min_, config.admission.forget_steps);
     }

@@ -62,6 +62,7 @@ struct LivingRows {
 // A step:    Read after its rows are resolved, which looks at the rows; what follows goes by what
 //            that found. In its update: Admit, which changes nothing; once nothing can fail any
 //            more Renew and NoteUpdate, and WriteScores and EndStep when the rows have moved.
+//            Where no table has such a policy these do nothing, and look at no row.
 // Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
 class RowLife final : public EmbeddingCounters {
  public:
@@ -73,11 +74,6 @@ class RowLife final : public EmbeddingCounters {
   // Counts the rows of tables with limits, all of which are in the store. Errors: those of the
   // store; FailedPrecondition where a row is younger than the collection.
   absl::Status CountRows(RowStore* store);
-
-  // Whether some row may have aged, or does before long.
-  bool ages() const { return ages_; }
-  // Whether an update needs what Read finds.
-  bool looks() const { return ages_ || admits_ || plan_.scores; }
 
   // Whether this row of a table, a position in the plan, has aged as of the next step.
   bool IsAged(size_t table, const std::byte* row) const {
@@ -95,8 +91,6 @@ class RowLife final : public EmbeddingCounters {
   void LookAgain(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                  LivingRows* out) const;
 
-  // Whether an update needs Admit.
-  bool admits() const { return admits_; }
   // Takes the keys that get no row in this step out of `trained` (empty: all are; stays empty if
   // all do). lookups[i]: of key i in the step, on all ranks. step: of the update. ResourceExhausted
   // where there is no room for more counters.
@@ -106,13 +100,12 @@ class RowLife final : public EmbeddingCounters {
   absl::Status Renew(const ExecContext& ctx, const TableKeys& keys,
                      std::span<std::byte* const> rows, const LivingRows& living,
                      std::span<const uint8_t> trained);
-  // Whether the rows of some table are counted, or of this one.
-  bool limits() const { return ages_of_rows_.any() || scores_of_rows_.any(); }
+  // Whether the rows of this table are counted.
   bool limits(size_t table) const {
     return ages_of_rows_.counts(table) || scores_of_rows_.counts(table);
   }
   // Notes which rows the update of `step` makes young, and their scores. scores: as
-  // StepBatch::served_scores. Only where tables have limits or scores.
+  // RuledRows::scores.
   void NoteUpdate(const TableKeys& keys, std::span<const double> scores, const LivingRows& living,
                   std::span<const uint8_t> trained, uint32_t step);
   // After the rows have moved: writes the scores that were noted. rows: where they were updated.
@@ -153,6 +146,7 @@ class RowLife final : public EmbeddingCounters {
   };
 
   RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle);
+  bool limits() const { return ages_of_rows_.any() || scores_of_rows_.any(); }
   // Keeps limits at a multiple of row_limit_steps.
   absl::Status KeepLimits(uint32_t step);
   // Looks at the marks of the rows: fills all of *out but the rows themselves.
@@ -187,8 +181,6 @@ class RowLife final : public EmbeddingCounters {
   const Plan& plan_;
   RowShuffle* const shuffle_;
   const InitialRows initial_rows_;
-  bool ages_ = false;
-  bool admits_ = false;
   uint32_t steps_;      // that were made
   uint64_t state_ = 1;  // another one after each change of rows or lines
   // [tables of the plan]

@@ -37,6 +37,8 @@ RowRounding::RowRounding(const Plan& plan)
 absl::Status RowRounding::Read(const ExecContext& ctx, const TableKeys& keys,
                                std::span<std::byte* const> rows, bool round,
                                RoundedRows* out) const {
+  out->rows.clear();
+  if (!any_) return absl::OkStatus();
   out->rows.assign(rows.begin(), rows.end());
   const auto rows_of = [&](size_t t) { return keys.table_offsets[t + 1] - keys.table_offsets[t]; };
   int64_t floats = 0;

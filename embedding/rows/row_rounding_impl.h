@@ -17,7 +17,7 @@ namespace hotrow::internal {
 // Rows as they are read where tables are read as serving keeps them: where they lie, or floats in
 // `copies`. Kept from step to step, so that its memory is.
 struct RoundedRows {
-  std::vector<std::byte*> rows;
+  std::vector<std::byte*> rows;  // empty: all are read where they lie
   HostBuffer<float> copies;
 };
 
@@ -35,17 +35,15 @@ class RowRounding {
   // plan outlives it.
   explicit RowRounding(const Plan& plan);
 
-  bool any() const { return any_; }  // some table is read so
-
   // out->rows[i]: where the weights of key i are to be read, as PlannedTable::read_precision: where
-  // `rows` has them, or floats. round: false: copies have the weights as they are. Errors:
-  // ResourceExhausted (memory for copies).
+  // `rows` has them, or floats. Empty where no table is read so. round: false: copies have the
+  // weights as they are. Errors: ResourceExhausted (memory for copies).
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                     bool round, RoundedRows* out) const;
 
  private:
   const Plan& plan_;
-  bool any_ = false;
+  const bool any_;  // some table is read so
 };
 
 }  // namespace hotrow::internal

@@ -45,13 +45,13 @@ absl::Status CheckWrittenRows(const TableConfig& config, std::span<const uint64_
 
 RowWrites::RowWrites(const EmbeddingCollectionOptions& options, const Plan& plan,
                      const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle, RowErasure* erasure,
-                     RowLife* life)
+                     RowRules* rules)
     : plan_(plan),
       ctx_(ctx),
       tiers_(tiers),
       shuffle_(shuffle),
       erasure_(erasure),
-      life_(life),
+      rules_(rules),
       initial_rows_(RowsOf(options, plan)) {}
 
 absl::Status RowWrites::WriteOwn(int32_t table, std::span<const RowKey> keys,
@@ -62,8 +62,7 @@ absl::Status RowWrites::WriteOwn(int32_t table, std::span<const RowKey> keys,
   std::vector<std::byte*> rows(keys.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = bytes.data() + i * row_bytes;
   HOTROW_RETURN_IF_ERROR(initial_rows_.Write(ctx_, keys, rows));
-  const RowMark mark = {.last_step = last_step,
-                        .score = life_->FirstScore(static_cast<size_t>(table), last_step)};
+  const RowMark mark = rules_->FirstMark(static_cast<size_t>(table), last_step);
   for (size_t i = 0; i < rows.size(); ++i) {
     NarrowWeights(layout.precision, {weights[i], static_cast<size_t>(layout.dim)}, rows[i]);
     std::memcpy(rows[i] + layout.step_offset, &mark.last_step, sizeof(mark.last_step));
@@ -73,7 +72,7 @@ absl::Status RowWrites::WriteOwn(int32_t table, std::span<const RowKey> keys,
   }
   HOTROW_RETURN_IF_ERROR(
       tiers_->Write(ctx_, table, keys, std::vector<const std::byte*>(rows.begin(), rows.end())));
-  life_->CountWritten(static_cast<size_t>(table), mark, std::ssize(keys));
+  rules_->CountWritten(static_cast<size_t>(table), mark, std::ssize(keys));
   return absl::OkStatus();
 }
 

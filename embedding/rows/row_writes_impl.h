@@ -14,7 +14,7 @@
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/rows/row_erasure_impl.h"
-#include "embedding/rows/row_life_impl.h"
+#include "embedding/rows/row_rules_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 
@@ -35,7 +35,7 @@ class RowWrites {
  public:
   // Not owned: all outlive this. shuffle: null with one rank.
   RowWrites(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-            Tiers* tiers, RowShuffle* shuffle, RowErasure* erasure, RowLife* life);
+            Tiers* tiers, RowShuffle* shuffle, RowErasure* erasure, RowRules* rules);
 
   // table: a position in the plan. keys: distinct. weights: [keys, D], finite. last_step: that the
   // rows get, at least 1.
@@ -54,7 +54,7 @@ class RowWrites {
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
   RowErasure* const erasure_;
-  RowLife* const life_;
+  RowRules* const rules_;
   const InitialRows initial_rows_;
 };
 

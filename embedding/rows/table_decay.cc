@@ -90,6 +90,8 @@ absl::Status TableDecay::CatchUpRows(const ExecContext& ctx, size_t table,
 
 absl::Status TableDecay::Read(const ExecContext& ctx, const TableKeys& keys,
                               std::span<std::byte* const> rows, DecayedRows* out) const {
+  out->rows.clear();
+  if (!any()) return absl::OkStatus();
   out->rows.assign(rows.begin(), rows.end());
   // Memory first: copies stay where they are once they are made.
   int64_t bytes = 0;

@@ -22,7 +22,7 @@ namespace hotrow::internal {
 // Rows as they are read where whole tables decay: where they lie, or copies of those that have
 // missed steps. Kept from step to step, so that its memory is.
 struct DecayedRows {
-  std::vector<std::byte*> rows;
+  std::vector<std::byte*> rows;  // empty: all are read where they lie
   HostBuffer<std::byte> copies;
   std::vector<std::byte*> stale;  // of one table
   std::vector<uint64_t> stale_keys;
@@ -48,7 +48,7 @@ class TableDecay {
   // whole.
   std::span<const LearningRateRun> learning_rates() const { return learning_rates_; }
 
-  // out->rows[i]: where row i of the keys is to be read.
+  // out->rows[i]: where row i of the keys is to be read. Empty where no table decays as a whole.
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                     DecayedRows* out) const;
   // Brings copies of rows of any tables, RowKey::table, up to the last step. mark: they are as of

@@ -4,14 +4,13 @@
 
 namespace hotrow::internal {
 
-void CountUpdateGaps(const Plan& plan, const TableKeys& keys, std::span<std::byte* const> rows,
-                     std::span<const uint8_t> trained, uint32_t step,
-                     std::span<TableStats> tables) {
+void UpdateGaps::Count(const TableKeys& keys, std::span<std::byte* const> rows,
+                       std::span<const uint8_t> trained, uint32_t step) {
   if (step % TableStats::kUpdateGapSteps != 0) return;
-  for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const PlannedTable& table = plan.tables[t];
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    const PlannedTable& table = plan_.tables[t];
     if (table.frozen) continue;
-    StepHistogram& gaps = tables[static_cast<size_t>(table.config)].update_gaps;
+    StepHistogram& gaps = gaps_[static_cast<size_t>(table.config)];
     const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
     for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
       if (!trained.empty() && trained[i] == 0) continue;
@@ -20,6 +19,10 @@ void CountUpdateGaps(const Plan& plan, const TableKeys& keys, std::span<std::byt
       if (last_step != 0) gaps.Add(int64_t{step} - int64_t{last_step});
     }
   }
+}
+
+void UpdateGaps::AddTo(EmbeddingStats* stats) const {
+  for (size_t t = 0; t < gaps_.size(); ++t) stats->tables[t].update_gaps = gaps_[t];
 }
 
 }  // namespace hotrow::internal

@@ -1,0 +1,151 @@
+#include "embedding/rows/row_rules_impl.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "embedding/rows/gradient_clip_impl.h"
+#include "embedding/serving/serving_rows.h"
+
+namespace hotrow::internal {
+namespace {
+
+absl::Status CheckNoTableDecay(const TableConfig& config, const char* call, const char* remedy) {
+  if (config.optimizer.weight_decay_mode != WeightDecayMode::kTable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(call, ": table \"", config.name,
+                   "\" decays as a whole (weight_decay_mode table), so ", remedy));
+}
+
+}  // namespace
+
+absl::Status RowRules::CheckStaged(const EmbeddingCollectionOptions& options) {
+  if (std::any_of(options.start.age_lines.begin(), options.start.age_lines.end(),
+                  [](const RowLines& lines) { return !lines.none(); })) {
+    return absl::UnimplementedError(
+        "EmbeddingCollectionOptions.start.age_lines: some of the rows have aged, which "
+        "a device cache does not know so far; start on the CPU without one, or from an export, "
+        "which leaves those rows out");
+  }
+  for (const TableConfig& table : options.tables) {
+    if (table.max_row_gradient_norm > 0 || options.max_gradient_norm > 0) {
+      return absl::UnimplementedError(
+          "EmbeddingCollection with cache.device_bytes does not clip gradients of rows so far: "
+          "max_gradient_norm and max_row_gradient_norm must be 0");
+    }
+    const auto error = [&table](auto&&... what) {
+      return absl::UnimplementedError(absl::StrCat("table \"", table.name, "\": ", what...));
+    };
+    if (!table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0 ||
+        table.score != ScoreRule::kNone) {
+      return error(
+          "admission, ttl_steps, max_rows and score work on a CPU without a device cache "
+          "only so far; leave them out, or cache.device_bytes 0 on the CPU");
+    }
+    if (table.serve_rows != ServingRows::kAsTrained) {
+      return error("serve_rows ", std::string(WordOf(kServingRowsWords, table.serve_rows)),
+                   " works without a device cache only so far; leave it as_trained, or "
+                   "cache.device_bytes 0 on the CPU");
+    }
+    if (table.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+      return error(
+          "weight_decay_mode table works without a device cache only so far; use l2, "
+          "or leave cache.device_bytes 0 on the CPU");
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool RowRules::AskForLookups(const EmbeddingCollectionOptions& options) {
+  return std::any_of(options.tables.begin(), options.tables.end(),
+                     [](const TableConfig& table) { return !table.admission.always(); });
+}
+
+absl::StatusOr<std::unique_ptr<RowRules>> RowRules::Create(
+    const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle, bool staged) {
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<RowLife> life, RowLife::Create(options, plan, shuffle));
+  return std::unique_ptr<RowRules>(new RowRules(options, plan, shuffle, staged, std::move(life)));
+}
+
+RowRules::RowRules(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle,
+                   bool staged, std::unique_ptr<RowLife> life)
+    : options_(options),
+      plan_(plan),
+      shuffle_(shuffle),
+      staged_(staged),
+      decay_(options, plan),
+      life_(std::move(life)),
+      rounding_(plan),
+      gaps_(options, plan) {}
+
+// --- A step
+
+absl::Status RowRules::Read(const ExecContext& ctx, const RuledRows& rows, RowReader reader,
+                            Step* step) const {
+  std::span<std::byte* const> here = rows.rows;
+  // A rule that reads no row elsewhere leaves its places empty.
+  const auto go_on_from = [&here](const auto& copies) {
+    if (!copies.rows.empty()) here = copies.rows;
+  };
+  HOTROW_RETURN_IF_ERROR(decay_.Read(ctx, rows.keys, here, &step->decayed_));
+  go_on_from(step->decayed_);
+  HOTROW_RETURN_IF_ERROR(
+      life_->Read(ctx, rows.keys, here, reader == RowReader::kTraining, &step->living_));
+  go_on_from(step->living_);
+  step->whole_rows_ = here;
+  HOTROW_RETURN_IF_ERROR(
+      rounding_.Read(ctx, rows.keys, here, reader != RowReader::kByKey, &step->rounded_));
+  go_on_from(step->rounded_);
+  step->weights_ = here;
+  return absl::OkStatus();
+}
+
+absl::Status RowRules::ChooseTrained(const ExecContext& ctx, const RuledRows& rows, uint32_t update,
+                                     Step* step) {
+  life_->LookAgain(ctx, rows.keys, rows.rows, &step->living_);
+  return life_->Admit(rows.keys, rows.lookups, step->living_, update, &step->trained);
+}
+
+absl::Status RowRules::ScaleGradients(const ExecContext& ctx, const TableKeys& keys,
+                                      const Step& step, float* const* gradients) const {
+  return ClipGradients(ctx, options_, plan_, keys, step.trained, gradients, shuffle_);
+}
+
+absl::Status RowRules::BeforeUpdate(const ExecContext& ctx, const RuledRows& rows, uint32_t update,
+                                    const Step& step) {
+  HOTROW_RETURN_IF_ERROR(life_->Renew(ctx, rows.keys, rows.rows, step.living_, step.trained));
+  life_->NoteUpdate(rows.keys, rows.scores, step.living_, step.trained, update);
+  if (!staged_) gaps_.Count(rows.keys, rows.rows, step.trained, update);
+  return absl::OkStatus();
+}
+
+void RowRules::AfterUpdate(const RuledRows& rows, const Step& step) const {
+  life_->WriteScores(rows.keys, rows.rows, step.trained);
+}
+
+absl::Status RowRules::EndStep(uint32_t update, float learning_rate_factor) {
+  decay_.Append(learning_rate_factor);
+  return life_->EndStep(update);
+}
+
+// --- Rows of a store
+
+absl::Status RowRules::CheckWritable(size_t table) const {
+  return CheckNoTableDecay(ConfigOf(table), "WriteRows",
+                           "what a row is depends on the steps that it has missed; use l2 or "
+                           "decoupled, or start from a model");
+}
+
+absl::Status RowRules::CheckDated(size_t table) const {
+  return CheckNoTableDecay(ConfigOf(table), "EraseIf",
+                           "its rows do not know their last update; name the keys, with Erase");
+}
+
+void RowRules::AddTo(EmbeddingStats* stats) const {
+  life_->AddTo(stats);
+  gaps_.AddTo(stats);
+}
+
+}  // namespace hotrow::internal
