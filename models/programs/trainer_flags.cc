@@ -16,6 +16,7 @@
 #include "models/data/sample_feed.h"
 #include "models/programs/presets.h"
 #include "models/train/trainer_settings.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -47,7 +48,7 @@ absl::Status CheckDevice(const TrainerOptions& o) {
         "--device=cuda needs --device_cache_bytes=BYTES, the device memory that rows may take; min "
         "is the rows of one step");
   }
-  if (o.device_cache_bytes != 0 && o.cache_bytes != 0 && o.store == StoreKind::kMemory) {
+  if (o.device_cache_bytes != 0 && o.cache_bytes != 0 && FactsOf(o.store).in_place) {
     return absl::InvalidArgumentError(
         "--cache_bytes is memory between the device and a disk; with --store=memory leave it out");
   }
@@ -179,7 +180,7 @@ absl::Status ResolveTiers(int32_t local_ranks, TrainerOptions* o) {
     return std::max<int64_t>(static_cast<int64_t>(part * static_cast<double>(whole) / local_ranks),
                              1);
   };
-  if (o->store == StoreKind::kMemory) {
+  if (!FactsOf(o->store).on_disk) {
     for (const auto& [flag, given] :
          {std::pair<const char*, bool>{"store_path", !o->store_path.empty()},
           {"disk_bytes", o->disk_bytes != 0}}) {

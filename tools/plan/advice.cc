@@ -44,12 +44,15 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
     }
     return result.fits;
   };
-  if (plan.store == StoreKind::kMemory && planner.workload().hardware.ssd_bytes > 0) {
-    try_spec("keep the rows on the SSD (store: ssd)", [](PlanSpec* spec) {
-      spec->store = StoreKind::kSsd;
-      spec->store_auto = false;
-      if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
-    });
+  if (!FactsOf(plan.store).on_disk && planner.workload().hardware.ssd_bytes > 0) {
+    const StoreKind on_disk = PlannedStore(/*on_disk=*/true);
+    try_spec(
+        absl::StrCat("keep the rows on the SSD (store: ", std::string(StoreKindName(on_disk)), ")"),
+        [on_disk](PlanSpec* spec) {
+          spec->store = on_disk;
+          spec->store_auto = false;
+          if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
+        });
   }
   if (spec.cache_bytes > 0) {
     try_spec("let the cache be chosen (cache_bytes: auto)",
@@ -121,7 +124,7 @@ std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {
                    more.samples_per_second - plan.samples_per_second,
                    more.unique_hit_rate - plan.unique_hit_rate});
   }
-  if (plan.store == StoreKind::kSsd) {
+  if (FactsOf(plan.store).on_disk) {
     // A GB more of disk lowers the fill u of the log, and with it what the cleaner moves.
     double disk = 0;
     double live = 0;

@@ -59,11 +59,10 @@ std::map<std::string, double> Plan::Values() const {
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise) {
-  if (spec.store == StoreKind::kSsd && !spec.store_auto && spec.cache_bytes == 0) {
+  if (!spec.store_auto && !FactsOf(spec.store).in_place && spec.cache_bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        spec.name,
-        ": cache_bytes is 0 with store: ssd; rows of an SSD are trained in a cache, give "
-        "its bytes or auto"));
+        spec.name, ": cache_bytes is 0 with store: ", std::string(StoreKindName(spec.store)),
+        "; rows of an SSD are trained in a cache, give its bytes or auto"));
   }
   if (spec.hardware.hbm_bytes > 0 && spec.cache_bytes == 0) {
     return absl::InvalidArgumentError(

@@ -61,7 +61,7 @@ struct Plan {
   // A cache of one rank that holds every row it owns.
   double whole_cache_bytes = 0;
 
-  StoreKind store = StoreKind::kMemory;
+  StoreKind store{};
   double cache_bytes = 0;  // budget; 0: no cache
   double cache_rows = 0;
   std::string cache_choice;  // origin of cache_bytes

@@ -287,15 +287,16 @@ absl::Status Checker::Run(PlanCheck* check) {
                                         FormatBytes(spec.cache_bytes)));
   }
   spec.store_auto = false;
-  if (spec_.store_auto) {
-    spec.store = report_.Tier("ssd") != nullptr ? StoreKind::kSsd : StoreKind::kMemory;
+  for (const StoreKind kind : PlannedStores()) {
+    if (spec_.store_auto && report_.Tier(StoreKindName(kind)) != nullptr) spec.store = kind;
   }
   const Json* const store = report_.Tier(StoreKindName(spec.store));
   if (store == nullptr) {
     return absl::InvalidArgumentError("its store is of a kind that is not planned");
   }
   spec.run_store_bytes = OfRank(*store, "budget_bytes");
-  if (spec.store == StoreKind::kSsd && Report::Number(*store, "disk_budget_bytes") > 0) {
+  const bool on_disk = FactsOf(spec.store).on_disk;
+  if (on_disk && Report::Number(*store, "disk_budget_bytes") > 0) {
     spec.run_disk_bytes = OfRank(*store, "disk_budget_bytes");
   }
   if (spec.prefetch_depth == 0) {
@@ -357,7 +358,7 @@ absl::Status Checker::Run(PlanCheck* check) {
         kBytesTolerance, check);
   }
   const double store_used = OfRank(*store, "used_bytes");
-  if (spec.store == StoreKind::kMemory) {
+  if (!on_disk) {
     const HostStoreBytes size = SizeOfHostStore(rows, spec.run_store_bytes);
     // The store grows by whole extents: where the rows end near the end of one, there may be one
     // more or less than planned, and nothing else follows from it. So for each rank: the mean of
@@ -416,7 +417,7 @@ absl::Status Checker::Run(PlanCheck* check) {
     Add("cache.unique_hit_rate", "hit rate of distinct keys", "share", plan.unique_hit_rate,
         Report::Number(*cache, "unique_hit_rate"), kHitRateTolerance, check);
   }
-  if (spec.store == StoreKind::kSsd && steps > 0) {
+  if (on_disk && steps > 0) {
     double row_bytes = 0;
     for (const TierRows& table : rows) {
       row_bytes += table.rows / std::max(1.0, held_by_rank) * static_cast<double>(table.row_bytes);

@@ -89,7 +89,7 @@ void AddCheckpoint(const Workload& workload, Plan* plan) {
   double written = plan->ssd_bytes_written / std::max(1e-30, plan->step_seconds);
   if (spec.checkpoint_interval_steps > 0) {
     const double interval = spec.checkpoint_interval_steps * plan->step_seconds;
-    if (plan->store == StoreKind::kMemory) {
+    if (!FactsOf(plan->store).on_disk) {
       plan->items.push_back({"ssd", "retained snapshots",
                              (spec.retained_snapshots + 1.0) * plan->checkpoint_bytes / ranks});
       written += plan->checkpoint_bytes / ranks / interval;
@@ -194,7 +194,7 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
 
 // The rate grows with the cache, so the least cache that gives a rate is found by bisection.
 Plan Planner::ChooseCache(StoreKind store) const {
-  if (!workload_.has_gpu() && store == StoreKind::kMemory) {
+  if (!workload_.has_gpu() && FactsOf(store).in_place) {
     Plan plan = With(store, 0);
     plan.cache_choice = "none: rows are trained where the memory store keeps them";
     return plan;
@@ -243,9 +243,9 @@ Plan Planner::WithStore(StoreKind store) const {
 
 Plan Planner::Choose() const {
   const PlanSpec& spec = workload_.spec;
-  Plan plan = WithStore(spec.store_auto ? StoreKind::kMemory : spec.store);
+  Plan plan = WithStore(spec.store_auto ? PlannedStore(/*on_disk=*/false) : spec.store);
   if (spec.store_auto && !plan.fits && spec.cache_bytes != 0 && workload_.hardware.ssd_bytes > 0) {
-    Plan on_disk = WithStore(StoreKind::kSsd);
+    Plan on_disk = WithStore(PlannedStore(/*on_disk=*/true));
     if (on_disk.fits) plan = std::move(on_disk);
   }
   return plan;

@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "store/open.h"
 #include "tools/plan/tier_bytes.h"
 #include "tools/plan/workload.h"
 
