@@ -289,7 +289,7 @@ void UseDeviceOfRank(Device device, const RankEnvironment& ranks) {
 
 absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
   TrainerFlags flags;
-  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
+  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags, program.presets);
   HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
   if (set.help_requested()) {
     std::fputs(HelpText(program, set).c_str(), stdout);

@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "models/data/file_source.h"
 #include "models/data/sample_feed.h"
-#include "models/programs/presets.h"
 #include "models/train/trainer_settings.h"
 #include "store/store_facts.h"
 
@@ -80,7 +79,8 @@ TrainerFlags::TrainerFlags() {
 }
 
 FlagSet MakeTrainerFlagSet(std::string_view program,
-                           const std::function<void(FlagSet*)>& add_model_flags, TrainerFlags* f) {
+                           const std::function<void(FlagSet*)>& add_model_flags, TrainerFlags* f,
+                           std::vector<FlagPreset> presets) {
   FlagSet set(program);
   // Adds the program's own flags that stand before this row in the help.
   const auto add_own_before = [&](std::string_view row) {
@@ -88,7 +88,6 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
       set.Group(kDataGroup);
       set.AddString("data", "KIND[:KEY=VALUE,...]", &f->data, "what to train on, see below");
     } else if (row == "embedding_dim") {
-      std::vector<FlagPreset> presets = PresetsOf(program);
       if (!presets.empty()) set.AddPresets(std::move(presets));
     } else if (row == "pooling") {
       if (add_model_flags != nullptr) add_model_flags(&set);
