@@ -118,11 +118,11 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
 
 std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {
   std::vector<PlanMarginal> out;
-  if (plan.cache_bytes > 0) {
-    const Plan more = planner.With(plan.store, plan.cache_bytes + kGB);
+  if (plan.cache.bytes > 0) {
+    const Plan more = planner.With(plan.store, plan.cache.bytes + kGB);
     out.push_back({planner.workload().near_tier(), "one GB more of cache",
                    more.samples_per_second - plan.samples_per_second,
-                   more.unique_hit_rate - plan.unique_hit_rate});
+                   more.cache.unique_hit_rate - plan.cache.unique_hit_rate});
   }
   if (FactsOf(plan.store).on_disk) {
     // A GB more of disk lowers the fill u of the log, and with it what the cleaner moves.
@@ -140,7 +140,7 @@ std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {
       for (const PlanStage& stage : plan.stages) {
         if (stage.bound_by == "ssd written bytes") seconds += stage.seconds;
       }
-      const double saved = seconds * (1 - amplification / plan.write_amplification);
+      const double saved = seconds * (1 - amplification / plan.disk.write_amplification);
       const bool waits = plan.bottleneck.find("ssd") != std::string::npos;
       const double rate = waits ? static_cast<double>(planner.workload().spec.batch_size) /
                                       (plan.step_seconds - saved)
