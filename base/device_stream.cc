@@ -1,14 +1,9 @@
 #include "base/device_stream.h"
 
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <mutex>
-#include <thread>
 
 #include "base/device_memory.h"
-#include "base/thread.h"
 
 #if HOTROW_HAVE_CUDA
 #include <cuda_runtime_api.h>
@@ -22,118 +17,18 @@
 
 namespace hotrow {
 
-// --- Streams that lag
-// -------------------------------------------------------------------------------------------------
-
-namespace internal {
-
-// Does what it is given in order, on its own thread. After an error it does nothing more.
-class LaggingQueue {
- public:
-  explicit LaggingQueue(std::chrono::microseconds lag) : lag_(lag) {
-    absl::StatusOr<std::thread> thread = StartThread("a lagging stream", [this] { Run(); });
-    if (thread.ok()) {
-      thread_ = *std::move(thread);
-    } else {
-      status_ = thread.status();
-    }
-  }
-
-  ~LaggingQueue() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-
-  // Takes the work on, or returns the error of some before.
-  absl::Status Add(std::function<absl::Status()> work) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!status_.ok()) return status_;
-      queue_.push_back({std::chrono::steady_clock::now() + lag_, std::move(work)});
-      ++added_;
-    }
-    changed_.notify_all();
-    return absl::OkStatus();
-  }
-
-  bool IsDone(int64_t ticket) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return done_ >= ticket;
-  }
-
-  int64_t added() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return added_;
-  }
-
-  // Until the first `ticket` pieces are done.
-  absl::Status Wait(int64_t ticket) const {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return done_ >= ticket; });
-    return status_;
-  }
-
- private:
-  struct Item {
-    std::chrono::steady_clock::time_point due;
-    std::function<absl::Status()> work;
-  };
-
-  void Run() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      const Item item = std::move(queue_.front());
-      queue_.pop_front();
-      const bool skip = !status_.ok();
-      lock.unlock();
-      std::this_thread::sleep_until(item.due);
-      absl::Status status = skip ? absl::OkStatus() : item.work();
-      lock.lock();
-      status_.Update(status);
-      ++done_;
-      changed_.notify_all();
-    }
-  }
-
-  const std::chrono::microseconds lag_;
-  mutable std::mutex mutex_;  // guards what follows
-  mutable std::condition_variable changed_;
-  std::deque<Item> queue_;
-  int64_t added_ = 0;
-  int64_t done_ = 0;
-  absl::Status status_;  // the first error
-  bool stopping_ = false;
-  std::thread thread_;
-};
-
-}  // namespace internal
-
 namespace {
 
-std::atomic<int64_t> lag_of_new_streams{-1};  // microseconds; -1: none
+std::atomic<internal::MakeLateQueue> make_late_queue{nullptr};
 
-std::shared_ptr<internal::LaggingQueue> NewLaggingQueue() {
-  const int64_t lag = lag_of_new_streams.load();
-  if (lag < 0) return nullptr;
-  return std::make_shared<internal::LaggingQueue>(std::chrono::microseconds(lag));
+std::shared_ptr<internal::LateQueue> NewLateQueue() {
+  const internal::MakeLateQueue make = make_late_queue.load();
+  return make == nullptr ? nullptr : make();
 }
 
 }  // namespace
 
-LaggingStreams::LaggingStreams(std::chrono::microseconds lag) {
-  lag_of_new_streams.store(lag.count());
-}
-
-LaggingStreams::~LaggingStreams() { lag_of_new_streams.store(-1); }
-
-// --- Streams and events
-// -----------------------------------------------------------------------------------------------
+void internal::SetLateQueues(MakeLateQueue make) { make_late_queue.store(make); }
 
 DeviceStream& DeviceStream::operator=(DeviceStream&& other) noexcept {
   if (this != &other) {
@@ -142,17 +37,17 @@ DeviceStream& DeviceStream::operator=(DeviceStream&& other) noexcept {
     device_index_ = other.device_index_;
     stream_ = std::exchange(other.stream_, nullptr);
     event_ = std::exchange(other.event_, nullptr);
-    lagging_ = std::move(other.lagging_);
+    late_ = std::move(other.late_);
   }
   return *this;
 }
 
 absl::Status DeviceStream::RunLater(std::function<absl::Status()> work) const {
-  return lagging_->Add(std::move(work));
+  return late_->Add(std::move(work));
 }
 
 absl::Status DeviceStream::Wait() const {
-  if (lagging_ != nullptr) return lagging_->Wait(lagging_->added());
+  if (late_ != nullptr) return late_->Wait(late_->added());
   return WaitForStream(On(ExecContext()));
 }
 
@@ -160,7 +55,7 @@ DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
   if (this != &other) {
     Release();
     event_ = std::exchange(other.event_, nullptr);
-    lagging_ = std::move(other.lagging_);
+    late_ = std::move(other.late_);
     ticket_ = other.ticket_;
   }
   return *this;
@@ -171,7 +66,7 @@ DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
 absl::StatusOr<DeviceStream> DeviceStream::Create(Device device, bool is_urgent) {
   DeviceStream result;
   if (device == Device::kCpu) {
-    result.lagging_ = NewLaggingQueue();
+    result.late_ = NewLateQueue();
     return result;
   }
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
@@ -190,7 +85,7 @@ void DeviceStream::Release() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
   event_ = nullptr;
   stream_ = nullptr;
-  lagging_ = nullptr;
+  late_ = nullptr;
 }
 
 absl::StatusOr<DeviceEvent> DeviceEvent::Create(Device device) {
@@ -205,13 +100,13 @@ absl::StatusOr<DeviceEvent> DeviceEvent::Create(Device device) {
 void DeviceEvent::Release() {
   if (event_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
   event_ = nullptr;
-  lagging_ = nullptr;
+  late_ = nullptr;
 }
 
 absl::Status DeviceEvent::Record(const DeviceStream& stream) {
   if (stream.device() == Device::kCpu) {
-    lagging_ = stream.lagging_;
-    if (lagging_ != nullptr) ticket_ = lagging_->added();
+    late_ = stream.late_;
+    if (late_ != nullptr) ticket_ = late_->added();
     return absl::OkStatus();
   }
   HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream.get()));
@@ -225,14 +120,14 @@ absl::Status DeviceEvent::Record(const ExecContext& ctx) {
 }
 
 absl::Status DeviceEvent::Wait() const {
-  if (lagging_ != nullptr) return lagging_->Wait(ticket_);
+  if (late_ != nullptr) return late_->Wait(ticket_);
   if (event_ == nullptr) return absl::OkStatus();
   HOTROW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
   return absl::OkStatus();
 }
 
 bool DeviceEvent::IsDone() const {
-  if (lagging_ != nullptr) return lagging_->IsDone(ticket_);
+  if (late_ != nullptr) return late_->IsDone(ticket_);
   if (event_ == nullptr) return true;
   if (cudaEventQuery(static_cast<cudaEvent_t>(event_)) != cudaErrorNotReady) return true;
   cudaGetLastError();  // else the next launch would seem to have failed with this
@@ -240,7 +135,7 @@ bool DeviceEvent::IsDone() const {
 }
 
 absl::Status DeviceStream::RunAfter(const DeviceEvent& event) {
-  if (event.lagging_ != nullptr) return event.Wait();
+  if (event.late_ != nullptr) return event.Wait();
   if (event.event_ == nullptr) return absl::OkStatus();
   HOTROW_CUDA_RETURN_IF_ERROR(
       cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event.event_), 0));
@@ -341,32 +236,32 @@ absl::Status NoCuda() {
 absl::StatusOr<DeviceStream> DeviceStream::Create(Device device, bool /*is_urgent*/) {
   if (device != Device::kCpu) return NoCuda();
   DeviceStream result;
-  result.lagging_ = NewLaggingQueue();
+  result.late_ = NewLateQueue();
   return result;
 }
 
-void DeviceStream::Release() { lagging_ = nullptr; }
+void DeviceStream::Release() { late_ = nullptr; }
 
 absl::StatusOr<DeviceEvent> DeviceEvent::Create(Device device) {
   if (device == Device::kCpu) return DeviceEvent();
   return NoCuda();
 }
 
-void DeviceEvent::Release() { lagging_ = nullptr; }
+void DeviceEvent::Release() { late_ = nullptr; }
 
 absl::Status DeviceEvent::Record(const DeviceStream& stream) {
-  lagging_ = stream.lagging_;
-  if (lagging_ != nullptr) ticket_ = lagging_->added();
+  late_ = stream.late_;
+  if (late_ != nullptr) ticket_ = late_->added();
   return absl::OkStatus();
 }
 
 absl::Status DeviceEvent::Record(const ExecContext&) { return absl::OkStatus(); }
 
 absl::Status DeviceEvent::Wait() const {
-  return lagging_ == nullptr ? absl::OkStatus() : lagging_->Wait(ticket_);
+  return late_ == nullptr ? absl::OkStatus() : late_->Wait(ticket_);
 }
 
-bool DeviceEvent::IsDone() const { return lagging_ == nullptr || lagging_->IsDone(ticket_); }
+bool DeviceEvent::IsDone() const { return late_ == nullptr || late_->IsDone(ticket_); }
 
 absl::Status UseDevice(const ExecContext& ctx) {
   return ctx.device == Device::kCpu ? absl::OkStatus() : NoCuda();

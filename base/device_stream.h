@@ -1,7 +1,6 @@
 #ifndef HOTROW_BASE_DEVICE_STREAM_H_
 #define HOTROW_BASE_DEVICE_STREAM_H_
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,7 +15,22 @@
 namespace hotrow {
 
 namespace internal {
-class LaggingQueue;
+
+// Does the work of a stream of the CPU as late as a GPU might, in order. Tests have one
+// (tests/support/lagging_streams.h).
+class LateQueue {
+ public:
+  virtual ~LateQueue() = default;
+  // Takes the work on, or returns the error of some before.
+  virtual absl::Status Add(std::function<absl::Status()> work) = 0;
+  virtual int64_t added() const = 0;  // pieces of work so far
+  virtual bool IsDone(int64_t pieces) const = 0;
+  virtual absl::Status Wait(int64_t pieces) const = 0;  // until so many are done
+};
+using MakeLateQueue = std::shared_ptr<LateQueue> (*)();
+// Streams that are made for the CPU from now on have such a queue; null: none, as at first.
+void SetLateQueues(MakeLateQueue make);
+
 }  // namespace internal
 
 // Makes the device of `ctx` the current one of the calling thread, for good: what a thread of ours
@@ -50,7 +64,7 @@ class DeviceStream {
         device_index_(other.device_index_),
         stream_(std::exchange(other.stream_, nullptr)),
         event_(std::exchange(other.event_, nullptr)),
-        lagging_(std::move(other.lagging_)) {}
+        late_(std::move(other.late_)) {}
   DeviceStream& operator=(DeviceStream&& other) noexcept;
   ~DeviceStream() { Release(); }
 
@@ -70,18 +84,18 @@ class DeviceStream {
   }
 
   // Calls work(On(ctx)), which enqueues ops. Work that is enqueued in any other way ignores
-  // LaggingStreams. `work` keeps what it needs by value, as kernels do.
+  // a LateQueue. `work` keeps what it needs by value, as kernels do.
   template <typename Work>
   absl::Status Run(const ExecContext& ctx, Work work) const {
-    if (lagging_ == nullptr) return work(On(ctx));
+    if (late_ == nullptr) return work(On(ctx));
     return RunLater([here = On(ctx), work = std::move(work)] { return work(here); });
   }
   // Run and Wait. `work` may keep references. An error that it returns is not sticky.
   template <typename Work>
   absl::Status RunAndWait(const ExecContext& ctx, const Work& work) const {
-    if (lagging_ != nullptr) HOTROW_RETURN_IF_ERROR(Wait());
+    if (late_ != nullptr) HOTROW_RETURN_IF_ERROR(Wait());
     HOTROW_RETURN_IF_ERROR(work(On(ctx)));
-    return lagging_ != nullptr ? absl::OkStatus() : Wait();
+    return late_ != nullptr ? absl::OkStatus() : Wait();
   }
 
   // Waits for all work that is enqueued here.
@@ -109,7 +123,7 @@ class DeviceStream {
   int device_index_ = 0;
   CudaStream stream_ = nullptr;
   void* event_ = nullptr;  // of RunAfter and RunBefore
-  std::shared_ptr<internal::LaggingQueue> lagging_;
+  std::shared_ptr<internal::LateQueue> late_;
 };
 
 // A point in the work of a stream that the host can wait for. Movable, not copyable.
@@ -118,7 +132,7 @@ class DeviceEvent {
   DeviceEvent() = default;  // of the CPU
   DeviceEvent(DeviceEvent&& other) noexcept
       : event_(std::exchange(other.event_, nullptr)),
-        lagging_(std::move(other.lagging_)),
+        late_(std::move(other.late_)),
         ticket_(other.ticket_) {}
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
   ~DeviceEvent() { Release(); }
@@ -141,19 +155,8 @@ class DeviceEvent {
   void Release();
 
   void* event_ = nullptr;
-  std::shared_ptr<internal::LaggingQueue> lagging_;  // of the last Record
+  std::shared_ptr<internal::LateQueue> late_;  // of the last Record
   int64_t ticket_ = 0;
-};
-
-// For tests. While one lives, streams created for the CPU run work as late as a GPU might: on a
-// thread of the stream's own, no sooner than `lag` after it was enqueued. Memory that is reused too
-// early then holds wrong bytes, and ThreadSanitizer sees the race.
-class LaggingStreams {
- public:
-  explicit LaggingStreams(std::chrono::microseconds lag);
-  ~LaggingStreams();
-  LaggingStreams(const LaggingStreams&) = delete;
-  LaggingStreams& operator=(const LaggingStreams&) = delete;
 };
 
 }  // namespace hotrow

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "bench/store_bench.h"
 #include "store/open.h"
+#include "store/store_facts.h"
 
 namespace hotrow::bench {
 namespace {
@@ -104,7 +105,7 @@ absl::StatusOr<std::unique_ptr<RowStore>> OpenBenchStore(const StoreBenchFlags& 
   HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(flags.store));
   StoreOptions options = MakeStoreOptions(
       kind,
-      {.path = kind == StoreKind::kMemory ? std::string() : flags.path,
+      {.path = FactsOf(kind).on_disk ? flags.path : std::string(),
        .tables = {{.table = kBenchTable, .row_bytes = flags.row_bytes}},
        .memory_budget_bytes = store_bytes,
        .disk_budget_bytes = flags.disk_bytes != 0 ? flags.disk_bytes : DefaultDiskBytes(flags)});

@@ -17,7 +17,7 @@
 #include "ops/row_codec.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
-#include "store/store_kind.h"
+#include "store/store_facts.h"
 
 namespace hotrow::capi {
 namespace {
@@ -139,7 +139,7 @@ absl::Status TakeStore(const hotrow_collection_options& options, Storage* out) {
                           .memory_bytes = options.store_memory_bytes,
                           .disk_bytes = options.store_disk_bytes};
   HOTROW_RETURN_IF_ERROR(TakeParsed(ParseStoreKind, options.store, "store", &fields.kind));
-  if (fields.kind == StoreKind::kMemory && fields.disk_bytes != 0) {
+  if (!FactsOf(fields.kind).on_disk && fields.disk_bytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("store_disk_bytes: is ", fields.disk_bytes,
                      ", but the store is in memory; leave it 0, or choose the store \"ssd\""));

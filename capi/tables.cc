@@ -18,6 +18,7 @@
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths.h"
+#include "store/store_facts.h"
 
 namespace hotrow::capi {
 namespace {
@@ -195,7 +196,7 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
       return absl::InvalidArgumentError(
           absl::StrCat("checkpoint_keep: is ", options.checkpoint_keep, ", must be at least 1"));
     }
-    if (storage.kind == StoreKind::kMemory && !storage.dir.empty()) {
+    if (!FactsOf(storage.kind).on_disk && !storage.dir.empty()) {
       return absl::InvalidArgumentError(
           "store_path: a store in memory keeps its snapshots in checkpoint_dir; leave out one of "
           "them");
@@ -213,7 +214,7 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
     tables->start_dir = start.saved->dir;
   }
   made.start.start_over = options.resume != 0;
-  if (storage.kind == StoreKind::kMemory) {
+  if (!FactsOf(storage.kind).on_disk) {
     if (tables->writer != nullptr) storage.dir = tables->writer->tables_dir();
   } else if (channel != nullptr && !storage.dir.empty()) {
     storage.dir = RankDir(storage.dir, channel->rank(), channel->world_size());

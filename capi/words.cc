@@ -1,8 +1,10 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "capi/call_impl.h"
+#include "store/store_facts.h"
 
 namespace hotrow::capi {
 namespace {
@@ -25,16 +27,11 @@ constexpr std::array kWords = {
     Word{"EmbeddingCollectionOptions.store: the memory_bytes", "store_memory_bytes: the budget"},
     Word{"EmbeddingCollectionOptions.store: the disk_bytes", "store_disk_bytes: the budget"},
     Word{"EmbeddingCollectionOptions.", ""},
-    Word{"HostStoreOptions.budget_bytes", "store_memory_bytes"},
-    Word{"RocksStoreOptions.disk_budget_bytes", "store_disk_bytes"},
-    Word{"RocksStoreOptions.memory_budget_bytes", "store_memory_bytes"},
     Word{"ScorerOptions.rows", "options.rows"},
     Word{"ScorerOptions.store_bytes", "options.store_memory_bytes"},
     Word{"ScorerOptions.", "options."},
     Word{"SparseOptimizerConfig.", "optimizer."},
     Word{"SparseOptimizerConfig", "optimizer"},
-    Word{"SsdStoreOptions.disk_budget_bytes", "store_disk_bytes"},
-    Word{"SsdStoreOptions.memory_budget_bytes", "store_memory_bytes"},
     Word{"cache.bytes", "cache_bytes"},
     Word{"cache.device_bytes", "cache_device_bytes"},
     Word{"cache.device_index_bytes", "cache_device_index_bytes"},
@@ -56,13 +53,25 @@ constexpr std::array kWords = {
     Word{"--weights_precision", "weights_precision"},
 };
 
+// And the budgets of each kind of store.
+std::vector<Word> AllWords() {
+  std::vector<Word> words(kWords.begin(), kWords.end());
+  for (const StoreKind kind : StoreKinds()) {
+    const StoreFacts& facts = FactsOf(kind);
+    words.push_back({facts.memory_option, "store_memory_bytes"});
+    if (facts.on_disk) words.push_back({facts.disk_option, "store_disk_bytes"});
+  }
+  return words;
+}
+
 bool IsWordCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
 const Word* WordAt(std::string_view text, size_t at) {
   if (at > 0 && (IsWordCharacter(text[at - 1]) || text[at - 1] == '-')) return nullptr;
-  for (const Word& word : kWords) {
+  static const std::vector<Word> words = AllWords();
+  for (const Word& word : words) {
     if (text.substr(at, word.ours.size()) != word.ours) continue;
     const size_t end = at + word.ours.size();
     const bool whole =

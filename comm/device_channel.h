@@ -14,7 +14,7 @@ namespace hotrow {
 
 // A channel between ranks for code that runs on either device: what it carries lies where the
 // device works, and its calls are work of a stream. On a GPU it is an NcclCommunicator, on the CPU
-// a Communicator, whose calls are done when they return (or late, under LaggingStreams).
+// a Communicator, whose calls are done when they return, or later where a stream lags.
 //
 // Order:   all ranks enqueue the same calls in the same order. Calls run in that order, on any
 //          streams.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -270,7 +271,10 @@ class TierView {
   explicit TierView(const std::vector<TierStats>& tiers) : tiers_(tiers) {}
 
   bool is_store(size_t i) const { return i + 1 == tiers_.size(); }
-  bool is_disk(size_t i) const { return is_store(i) && tiers_[i].name != "memory"; }
+  bool is_disk(size_t i) const {
+    const StoreFacts* const facts = is_store(i) ? FindStoreFacts(tiers_[i].name) : nullptr;
+    return facts != nullptr && facts->on_disk;
+  }
   // A cache below another one is told of keys alone.
   bool has_lookups(size_t i) const { return i == 0 || is_store(i); }
   bool Has(size_t i, TierKind of) const {

@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/tiers/tiered_table.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -173,7 +174,7 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
         "EmbeddingCollectionOptions.cache.device_bytes is 0: on a GPU rows are trained in its "
         "memory, and this is the budget of that");
   }
-  if (FieldsOf(options.store).kind == StoreKind::kMemory && options.cache.bytes > 0) {
+  if (FactsOf(FieldsOf(options.store).kind).in_place && options.cache.bytes > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.cache.bytes is ", options.cache.bytes,
                      ", but the device reads rows where the memory store keeps them; leave it 0"));

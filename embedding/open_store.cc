@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "embedding/open_store_impl.h"
 #include "embedding/ranks/shard_map.h"
+#include "store/store_facts.h"
 
 namespace hotrow::internal {
 namespace {
@@ -156,10 +157,9 @@ absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions
     // Written by as many ranks: this rank's rows are those of one part, and no others.
     from = {from[rank]};
     const SnapshotSource& mine = from[0];
-    // A memory store reads snapshots from wherever they lie.
     if (mine.store.value_or(storage.kind) == storage.kind &&
-        (storage.kind == StoreKind::kMemory || mine.dir.empty() ||
-         SamePath(mine.dir, storage.dir) || HasSnapshot(options, mine))) {
+        (!FactsOf(storage.kind).on_disk || mine.dir.empty() || SamePath(mine.dir, storage.dir) ||
+         HasSnapshot(options, mine))) {
       return Open(options, use, &mine);
     }
   }

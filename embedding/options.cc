@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/rows/lookup_counters_impl.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -117,23 +119,12 @@ absl::Status CheckAgeLines(std::span<const TableConfig> tables, const StartOptio
   return absl::OkStatus();
 }
 
-template <typename Disk>
-Disk OnDisk(const StorageFields& fields) {
-  return {.path = fields.dir, .memory_bytes = fields.memory_bytes, .disk_bytes = fields.disk_bytes};
-}
-
-}  // namespace
-
-Storage MakeStorage(const StorageFields& fields) {
-  switch (fields.kind) {
-    case StoreKind::kMemory:
-      break;
-    case StoreKind::kSsd:
-      return OnDisk<SsdStorage>(fields);
-    case StoreKind::kRocksDb:
-      return OnDisk<RocksDbStorage>(fields);
-  }
-  return MemoryStorage{.memory_bytes = fields.memory_bytes, .snapshot_dir = fields.dir};
+// A storage of that kind, its fields as in one that nobody has set.
+template <size_t... kIndexes>
+Storage NewStorage(size_t kind, std::index_sequence<kIndexes...>) {
+  Storage out;
+  ((kIndexes == kind ? void(out.emplace<kIndexes>()) : void()), ...);
+  return out;
 }
 
 template <StoreKind kKind, typename T>
@@ -143,23 +134,38 @@ static_assert(kIsStorageOf<StoreKind::kMemory, MemoryStorage> &&
               kIsStorageOf<StoreKind::kSsd, SsdStorage> &&
               kIsStorageOf<StoreKind::kRocksDb, RocksDbStorage>);
 
+}  // namespace
+
+Storage MakeStorage(const StorageFields& fields) {
+  Storage out = NewStorage(static_cast<size_t>(fields.kind),
+                           std::make_index_sequence<std::variant_size_v<Storage>>());
+  std::visit(
+      [&fields](auto& storage) {
+        storage.memory_bytes = fields.memory_bytes;
+        if constexpr (requires { storage.snapshot_dir; }) {
+          storage.snapshot_dir = fields.dir;
+        } else {
+          storage.path = fields.dir;
+          storage.disk_bytes = fields.disk_bytes;
+        }
+      },
+      out);
+  return out;
+}
+
 StorageFields FieldsOf(const Storage& storage) {
-  StorageFields fields;
-  fields.kind = static_cast<StoreKind>(storage.index());
-  if (const auto* const memory = std::get_if<MemoryStorage>(&storage); memory != nullptr) {
-    fields.dir = memory->snapshot_dir;
-    fields.memory_bytes = memory->memory_bytes;
-    return fields;
-  }
-  const auto read = [&fields](const auto& disk) {
-    fields.dir = disk.path;
-    fields.memory_bytes = disk.memory_bytes;
-    fields.disk_bytes = disk.disk_bytes;
-  };
-  if (const auto* const ssd = std::get_if<SsdStorage>(&storage); ssd != nullptr) read(*ssd);
-  if (const auto* const rocks = std::get_if<RocksDbStorage>(&storage); rocks != nullptr) {
-    read(*rocks);
-  }
+  StorageFields fields = {.kind = static_cast<StoreKind>(storage.index())};
+  std::visit(
+      [&fields](const auto& of_kind) {
+        fields.memory_bytes = of_kind.memory_bytes;
+        if constexpr (requires { of_kind.snapshot_dir; }) {
+          fields.dir = of_kind.snapshot_dir;
+        } else {
+          fields.dir = of_kind.path;
+          fields.disk_bytes = of_kind.disk_bytes;
+        }
+      },
+      storage);
   return fields;
 }
 
@@ -187,7 +193,8 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
                      kMaxPrefetchDepth, "], is ", prefetch_depth));
   }
   const StorageFields storage = FieldsOf(store);
-  const std::string kind(StoreKindName(storage.kind));
+  const StoreFacts& facts = FactsOf(storage.kind);
+  const std::string kind(facts.word);
   if (cache.bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "EmbeddingCollectionOptions.cache.bytes: must not be negative, is ", cache.bytes));
@@ -202,8 +209,7 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         "EmbeddingCollectionOptions.cache.device_index_bytes: must not be negative, is ",
         cache.device_index_bytes));
   }
-  if (cache.device_index_bytes > 0 &&
-      (cache.device_bytes == 0 || storage.kind != StoreKind::kMemory)) {
+  if (cache.device_index_bytes > 0 && (cache.device_bytes == 0 || !facts.in_place)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "EmbeddingCollectionOptions.cache.device_index_bytes is ", cache.device_index_bytes,
         ": it is for a device cache (cache.device_bytes, which is ", cache.device_bytes,
@@ -244,14 +250,13 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
                        "; they end at ", before));
     }
   }
-  if (storage.kind == StoreKind::kMemory) {
-    if (cache.device_bytes > 0 && cache.bytes > 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.cache.bytes is ", cache.bytes,
-          ", but the device reads rows where the memory store keeps them; leave it 0, and give the "
-          "memory to the store"));
-    }
-  } else {
+  if (facts.in_place && cache.device_bytes > 0 && cache.bytes > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.cache.bytes is ", cache.bytes,
+        ", but the device reads rows where the memory store keeps them; leave it 0, and give the "
+        "memory to the store"));
+  }
+  if (facts.on_disk) {
     if (storage.dir.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.store: the store ",
                                                      kind,
@@ -262,12 +267,12 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
           absl::StrCat("EmbeddingCollectionOptions.store: the disk_bytes of the store ", kind,
                        " must be positive, is ", storage.disk_bytes));
     }
-    if (cache.bytes == 0 && cache.device_bytes == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.cache.bytes: the store ", kind,
-                       " needs a row cache, rows are trained there; only the memory store goes "
-                       "without"));
-    }
+  }
+  if (!facts.in_place && cache.bytes == 0 && cache.device_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.cache.bytes: the store ", kind,
+                     " needs a row cache, rows are trained there; only the memory store goes "
+                     "without"));
   }
   for (const SnapshotSource& source : start.from) {
     if (source.snapshot == 0) {

@@ -7,13 +7,13 @@
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "embedding/snapshots_impl.h"
+#include "store/store_facts.h"
 
 namespace hotrow::internal {
 
 Snapshots::Snapshots(const EmbeddingCollectionOptions& options, const ExecContext& ctx,
                      SnapshotRows* rows, std::function<void()> notify_room)
-    : kept_(FieldsOf(options.store).kind != StoreKind::kMemory ||
-            !FieldsOf(options.store).dir.empty()),
+    : kept_(FactsOf(FieldsOf(options.store).kind).on_disk || !FieldsOf(options.store).dir.empty()),
       ctx_(ctx),
       rows_(rows),
       notify_room_(std::move(notify_room)) {}

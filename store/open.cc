@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "store/rocks/rocks_dir_impl.h"
 #include "store/ssd/ssd_verify_impl.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -132,7 +133,7 @@ absl::StatusOr<SnapshotVerdict> VerifyRocks(const SnapshotReaderOptions& options
 // --- All kinds -----------------------------------------------------------------------------------
 
 struct KindEntry {
-  std::string_view name;
+  StoreFacts facts;
   StoreOptions (*make_options)(const CommonStoreOptions& common);
   absl::StatusOr<std::unique_ptr<SnapshotReader>> (*open_snapshot)(const SnapshotReaderOptions&);
   // What is null there is nothing to do for.
@@ -145,18 +146,30 @@ struct KindEntry {
 
 // In the order of StoreKind, like StoreOptions.
 constexpr KindEntry kKinds[] = {
-    {.name = "memory",
+    {.facts = {.word = "memory",
+               .in_place = true,
+               .planned = true,
+               .memory_option = "HostStoreOptions.budget_bytes"},
      .make_options = MakeHostOptions,
      .open_snapshot = OpenHostSnapshot,
      .check = [](const SnapshotReaderOptions& o) { return OpenHostSnapshot(o).status(); }},
-    {.name = "ssd",
+    {.facts = {.word = "ssd",
+               .on_disk = true,
+               .planned = true,
+               .memory_option = "SsdStoreOptions.memory_budget_bytes",
+               .disk_option = "SsdStoreOptions.disk_budget_bytes"},
      .make_options = MakeSsdOptions,
      .open_snapshot = OpenSsdSnapshot,
      .open_changes = OpenSsdChanges,
      .peek = PeekSsd,
      .check = [](const SnapshotReaderOptions& o) { return DescribeSsdSnapshot(o).status(); },
      .verify = VerifySsd},
-    {.name = "rocksdb",
+    // RocksDB takes what it is given for a cache.
+    {.facts = {.word = "rocksdb",
+               .on_disk = true,
+               .filling_bytes = int64_t{256} << 20,
+               .memory_option = "RocksStoreOptions.memory_budget_bytes",
+               .disk_option = "RocksStoreOptions.disk_budget_bytes"},
      .make_options = MakeRocksOptions,
      .open_snapshot = OpenRocksSnapshot,
      .peek = PeekRocks,
@@ -185,14 +198,43 @@ absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name) {
   for (size_t i = 0; i < std::size(kKinds); ++i) {
     const auto kind = static_cast<StoreKind>(i);
     if (!BuildHas(kind)) continue;
-    if (kKinds[i].name == name) return kind;
-    absl::StrAppend(&has, has.empty() ? "" : ", ", std::string(kKinds[i].name));
+    if (kKinds[i].facts.word == name) return kind;
+    absl::StrAppend(&has, has.empty() ? "" : ", ", std::string(kKinds[i].facts.word));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("unknown store \"", std::string(name), "\"; this build has: ", has));
 }
 
-std::string_view StoreKindName(StoreKind kind) { return EntryOf(kind).name; }
+std::string_view StoreKindName(StoreKind kind) { return FactsOf(kind).word; }
+
+const StoreFacts& FactsOf(StoreKind kind) { return EntryOf(kind).facts; }
+
+const StoreFacts* FindStoreFacts(std::string_view word) {
+  for (const KindEntry& entry : kKinds) {
+    if (entry.facts.word == word) return &entry.facts;
+  }
+  return nullptr;
+}
+
+std::vector<StoreKind> StoreKinds() {
+  std::vector<StoreKind> kinds;
+  for (size_t i = 0; i < std::size(kKinds); ++i) kinds.push_back(static_cast<StoreKind>(i));
+  return kinds;
+}
+
+std::string StoreWords(bool StoreFacts::*fact, std::string_view conjunction) {
+  std::vector<std::string> words;
+  for (const KindEntry& entry : kKinds) {
+    if (fact == nullptr || entry.facts.*fact) words.emplace_back(entry.facts.word);
+  }
+  std::string out = words.front();
+  for (size_t i = 1; i < words.size(); ++i) {
+    absl::StrAppend(&out,
+                    i + 1 < words.size() ? ", " : absl::StrCat(" ", std::string(conjunction), " "),
+                    words[i]);
+  }
+  return out;
+}
 
 StoreOptions MakeStoreOptions(StoreKind kind, const CommonStoreOptions& common) {
   return EntryOf(kind).make_options(common);

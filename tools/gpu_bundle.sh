@@ -24,7 +24,7 @@ archs=90-real
 out=bundle
 build=build-bundle
 jobs=$(nproc)
-programs=(gpu_bench comm_bench dlrm deepfm wide_deep dcn pnn xdeepfm din mmoe)
+programs=(gpu_bench comm_bench)
 cuda_flags='-O3 -DNDEBUG'
 while getopts 'a:o:b:j:p:lh' option; do
   case $option in
@@ -52,6 +52,8 @@ done
 mkdir -p "$build"
 cmake --preset bundle -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$archs" -DCMAKE_CUDA_FLAGS_RELEASE="$cuda_flags" \
   >"$build/configure.log" 2>&1 || { cat "$build/configure.log" >&2; fail "CMake failed; its messages are above"; }
+mapfile -t models <"$build/bin/models.txt"
+programs+=("${models[@]}")
 # What lies here afterwards is what the target gpu_tests makes: every test with the label gpu.
 rm -rf "$build/bin/tests"
 cmake --build "$build" -j "$jobs" --target gpu_tests gpu_timeline "${programs[@]}"
@@ -101,6 +103,7 @@ for file in "${binaries[@]}"; do
 done >"$new/lib/cuda_libraries.txt"
 needed "$new/lib/libgpu_timeline.so" | sed -n '/^libcupti/s/^/gpu_timeline /p' >>"$new/lib/cuda_libraries.txt"
 
+cp "$build/bin/models.txt" "$new/bin/"
 cp tools/gpu_bundle/run tools/gpu_bundle/run-gpu-tests tools/gpu_check.sh tools/gpu_check.py bench/peers/torch_peers.py "$new/"
 
 # --- Check ----------------------------------------------------------------------------------------------

@@ -7,23 +7,23 @@
 #include "base/machine_limits.h"
 #include "base/status_macros.h"
 #include "models/saving/portable_model.h"
+#include "store/store_facts.h"
 #include "tools/command.h"
 #include "tools/model_report.h"
 
 namespace hotrow {
 namespace {
 
-// RocksDB takes what it is given for a cache.
-constexpr int64_t kRocksBytes = int64_t{256} << 20;
-
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
   ImportOptions options;
   std::string store = "memory";
   bool json = false;
   FlagSet flags("hotrow import");
-  flags.AddString("store", "WORD", &store, "kind of store: memory, ssd or rocksdb");
+  flags.AddString("store", "WORD", &store,
+                  absl::StrCat("kind of store: ", StoreWords(nullptr, "or")));
   flags.AddString("store_path", "DIR", &options.store_path,
-                  "directory of an ssd or rocksdb store; it must be missing or empty");
+                  absl::StrCat("directory of an ", StoreWords(&StoreFacts::on_disk, "or"),
+                               " store; it must be missing or empty"));
   flags.DescribeDefault("CHECKPOINT/store");
   flags.AddBytes("store_bytes", &options.store_bytes,
                  "memory of the store. memory: all rows; ssd: index and buffers");
@@ -49,8 +49,8 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   }
   options.store = *kind;
   if (options.store_bytes == 0) {
-    options.store_bytes =
-        options.store == StoreKind::kRocksDb ? kRocksBytes : UsableMemoryBytes() / 10 * 8;
+    const int64_t filling_bytes = FactsOf(*kind).filling_bytes;
+    options.store_bytes = filling_bytes > 0 ? filling_bytes : UsableMemoryBytes() / 10 * 8;
   }
   HOTROW_ASSIGN_OR_RETURN(const PortableSummary summary, ImportPortable(options));
   std::fputs((json ? PortableSummaryJson(summary) : PortableSummaryText(summary)).c_str(), stdout);

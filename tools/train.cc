@@ -12,17 +12,13 @@ namespace {
 
 struct Program {
   std::string_view model;
+  std::string_view what;
   int (*run)(int argc, const char* const* argv);
 };
 
-constexpr std::array kPrograms = {Program{"dcn", RunDcn},
-                                  Program{"deepfm", RunDeepFm},
-                                  Program{"din", RunDin},
-                                  Program{"dlrm", RunDlrm},
-                                  Program{"mmoe", RunMmoe},
-                                  Program{"pnn", RunPnn},
-                                  Program{"wide_deep", RunWideDeep},
-                                  Program{"xdeepfm", RunXDeepFm}};
+#define HOTROW_PROGRAM_ROW(name, Type, what) Program{#name, what, Run##Type},
+constexpr std::array kPrograms = {HOTROW_MODELS(HOTROW_PROGRAM_ROW)};
+#undef HOTROW_PROGRAM_ROW
 
 std::string Models() {
   std::string out;
@@ -38,6 +34,13 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (model == "--help" || model == "-help" || model == "-h") {
     std::printf("hotrow %s: %s\nUsage: hotrow %s %s [--flag=value ...]\n\n%s\nModels: %s\n",
                 self.name, self.summary, self.name, self.operands, self.details, Models().c_str());
+    return kExitGood;
+  }
+  if (model == "--list") {
+    for (const Program& program : kPrograms) {
+      std::printf("%-10s %s\n", std::string(program.model).c_str(),
+                  std::string(program.what).c_str());
+    }
     return kExitGood;
   }
   const auto* const program = std::find_if(kPrograms.begin(), kPrograms.end(),
@@ -59,8 +62,8 @@ const Command kTrainCommand = {
     .summary = "trains a model, as the program of its name does",
     .details =
         "`hotrow train dlrm --data=...` is `dlrm --data=...`, for installations that have one\n"
-        "program. `hotrow train dlrm --help` lists the flags. Exit status: 0 success, 1 failure,\n"
-        "2 wrong usage.\n",
+        "program. `hotrow train dlrm --help` lists the flags, `hotrow train --list` the models.\n"
+        "Exit status: 0 success, 1 failure, 2 wrong usage.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -1,9 +1,9 @@
 // dcn: trains a Deep & Cross Network through tiered embedding tables. `dcn --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/presets.h"
 #include "models/programs/programs.h"
 #include "models/zoo/dcn_model.h"
-#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 namespace {
@@ -36,6 +36,10 @@ int RunDcn(int argc, const char* const* argv) {
        .dense_arch_help = "layer outputs of a bottom MLP, which reads the dense features",
        .dense_arch_default = "none: they are crossed as they are",
        .over_arch_help = "layer outputs of the MLP; the last one is 1, the logit",
+       .presets = {FrappePreset(
+           "frappe", "test AUC 0.984",
+           {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.05", "--dropout=0.4",
+            "--dcn_structure=parallel", "--dcn_num_layers=4"})},
        .create = DcnModel::Create},
       argc, argv);
 }

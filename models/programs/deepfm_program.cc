@@ -1,6 +1,7 @@
 // deepfm: trains a DeepFM through tiered embedding tables. `deepfm --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/presets.h"
 #include "models/programs/programs.h"
 #include "models/zoo/deepfm_model.h"
 
@@ -27,12 +28,22 @@ constexpr char kExamples[] =
 
 int RunDeepFm(int argc, const char* const* argv) {
   const DeepFmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
-  return RunModelProgram<DeepFmOptions>({.name = "deepfm",
-                                         .summary = kSummary,
-                                         .examples = kExamples,
-                                         .options = options,
-                                         .create = DeepFmModel::Create},
-                                        argc, argv);
+  return RunModelProgram<DeepFmOptions>(
+      {.name = "deepfm",
+       .summary = kSummary,
+       .examples = kExamples,
+       .options = options,
+       .presets =
+           {FrappePreset(
+                "frappe", "test AUC 0.983",
+                {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.05", "--dropout=0.2"}),
+            MakePreset(
+                "ml-1m", "with --data=ml1m:FILE: test AUC 0.906 on MovieLens-1M, genres as a bag",
+                {"--embedding_dim=16", "--over_arch_layer_sizes=256-128-1", "--learning_rate=0.001",
+                 "--dense_learning_rate=0.001", "--table_weight_decay_mode=table", kNarrowStart,
+                 "--batch_norm=true", "--table_weight_decay=0.01", "--dropout=0.2"})},
+       .create = DeepFmModel::Create},
+      argc, argv);
 }
 
 }  // namespace hotrow

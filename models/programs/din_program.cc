@@ -3,7 +3,6 @@
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
 #include "models/zoo/din_model.h"
-#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 namespace {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "models/programs/train_program.h"
@@ -31,6 +32,7 @@ struct ModelProgram {
       "layer outputs of the MLP over embeddings and dense features; the last one is 1";
   // TrainProgram::resolve_model_flags; may be null.
   std::function<void(Options* options, const TrainerFlags& flags)> resolve;
+  std::vector<FlagPreset> presets;  // TrainProgram
   std::function<absl::StatusOr<std::unique_ptr<GraphModel>>(const Options& options,
                                                             const ExecContext& ctx)>
       create;
@@ -40,8 +42,10 @@ struct ModelProgram {
 template <typename Options>
 int RunModelProgram(ModelProgram<Options> program, int argc, const char* const* argv) {
   Options& options = program.options;
-  TrainProgram train = {
-      .name = program.name, .summary = program.summary, .examples = program.examples};
+  TrainProgram train = {.name = program.name,
+                        .summary = program.summary,
+                        .examples = program.examples,
+                        .presets = program.presets};
   train.add_model_flags = [&](FlagSet* set) {
     if (program.add_flags) program.add_flags(&options, set);
     AddSharedModelFlags(&options,

@@ -1,8 +1,8 @@
 // pnn: trains a PNN through tiered embedding tables. `pnn --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/presets.h"
 #include "models/programs/programs.h"
-#include "models/zoo/model_flags.h"
 #include "models/zoo/pnn_model.h"
 
 namespace hotrow {
@@ -24,13 +24,17 @@ constexpr char kExamples[] =
 
 int RunPnn(int argc, const char* const* argv) {
   const PnnOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
-  return RunModelProgram<PnnOptions>({.name = "pnn",
-                                      .summary = kSummary,
-                                      .examples = kExamples,
-                                      .options = options,
-                                      .add_flags = AddPnnFlags,
-                                      .create = PnnModel::Create},
-                                     argc, argv);
+  return RunModelProgram<PnnOptions>(
+      {.name = "pnn",
+       .summary = kSummary,
+       .examples = kExamples,
+       .options = options,
+       .add_flags = AddPnnFlags,
+       .presets = {FrappePreset(
+           "frappe", "test AUC 0.984",
+           {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.05", "--dropout=0.3"})},
+       .create = PnnModel::Create},
+      argc, argv);
 }
 
 }  // namespace hotrow

@@ -31,6 +31,7 @@
 #include "models/train/run_settings.h"
 #include "models/train/run_start_impl.h"
 #include "models/train/trainer.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -129,7 +130,7 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
                   const TrainReport& report) {
   std::vector<std::pair<std::string, std::string>> ideas;
   const TrainerOptions& options = flags.options;
-  const bool on_disk = options.store != StoreKind::kMemory;
+  const bool on_disk = FactsOf(options.store).on_disk;
   if (!options.checkpoint_dir.empty()) {
     if (report.stopped_by_signal != 0) {
       ideas.emplace_back(set.CommandLineWith("resume", "true"), "go on where this stopped");
@@ -288,7 +289,7 @@ void UseDeviceOfRank(Device device, const RankEnvironment& ranks) {
 
 absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
   TrainerFlags flags;
-  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
+  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags, program.presets);
   HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
   if (set.help_requested()) {
     std::fputs(HelpText(program, set).c_str(), stdout);

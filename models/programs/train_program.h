@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/flag_set.h"
@@ -21,6 +22,7 @@ struct TrainProgram {
   std::string name;      // of the program, as in `dlrm --help`
   std::string summary;   // opens --help: what it trains; lines of at most 100 columns
   std::string examples;  // of command lines, indented as --help prints them
+  std::vector<FlagPreset> presets;  // for --preset; without any there is no such flag
 
   // Adds the model's flags to the group "Model", after --embedding_dim.
   std::function<void(FlagSet* set)> add_model_flags;

@@ -14,8 +14,8 @@
 #include "base/status_macros.h"
 #include "models/data/file_source.h"
 #include "models/data/sample_feed.h"
-#include "models/programs/presets.h"
 #include "models/train/trainer_settings.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -47,7 +47,7 @@ absl::Status CheckDevice(const TrainerOptions& o) {
         "--device=cuda needs --device_cache_bytes=BYTES, the device memory that rows may take; min "
         "is the rows of one step");
   }
-  if (o.device_cache_bytes != 0 && o.cache_bytes != 0 && o.store == StoreKind::kMemory) {
+  if (o.device_cache_bytes != 0 && o.cache_bytes != 0 && FactsOf(o.store).in_place) {
     return absl::InvalidArgumentError(
         "--cache_bytes is memory between the device and a disk; with --store=memory leave it out");
   }
@@ -79,7 +79,8 @@ TrainerFlags::TrainerFlags() {
 }
 
 FlagSet MakeTrainerFlagSet(std::string_view program,
-                           const std::function<void(FlagSet*)>& add_model_flags, TrainerFlags* f) {
+                           const std::function<void(FlagSet*)>& add_model_flags, TrainerFlags* f,
+                           std::vector<FlagPreset> presets) {
   FlagSet set(program);
   // Adds the program's own flags that stand before this row in the help.
   const auto add_own_before = [&](std::string_view row) {
@@ -87,7 +88,6 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
       set.Group(kDataGroup);
       set.AddString("data", "KIND[:KEY=VALUE,...]", &f->data, "what to train on, see below");
     } else if (row == "embedding_dim") {
-      std::vector<FlagPreset> presets = PresetsOf(program);
       if (!presets.empty()) set.AddPresets(std::move(presets));
     } else if (row == "pooling") {
       if (add_model_flags != nullptr) add_model_flags(&set);
@@ -179,7 +179,7 @@ absl::Status ResolveTiers(int32_t local_ranks, TrainerOptions* o) {
     return std::max<int64_t>(static_cast<int64_t>(part * static_cast<double>(whole) / local_ranks),
                              1);
   };
-  if (o->store == StoreKind::kMemory) {
+  if (!FactsOf(o->store).on_disk) {
     for (const auto& [flag, given] :
          {std::pair<const char*, bool>{"store_path", !o->store_path.empty()},
           {"disk_bytes", o->disk_bytes != 0}}) {

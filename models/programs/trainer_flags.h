@@ -35,11 +35,10 @@ struct TrainerFlags {
 };
 
 // The flags of the program of that name, which parse into `flags`. add_model_flags (may be null)
-// adds to the group "Model", after --weights_precision. Programs with presets
-// (models/programs/presets.h) get --preset.
+// adds to the group "Model", after --weights_precision. With presets there is --preset.
 FlagSet MakeTrainerFlagSet(std::string_view program,
                            const std::function<void(FlagSet*)>& add_model_flags,
-                           TrainerFlags* flags);
+                           TrainerFlags* flags, std::vector<FlagPreset> presets = {});
 
 // Chooses values for flags that were left to the program (threads, the budgets of the tiers,
 // dense_learning_rate, sample_rate) and checks all flags. local_ranks processes of this run share

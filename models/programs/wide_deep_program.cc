@@ -1,6 +1,7 @@
 // wide_deep: trains Wide & Deep through tiered embedding tables. `wide_deep --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/presets.h"
 #include "models/programs/programs.h"
 #include "models/zoo/wide_deep_model.h"
 
@@ -24,12 +25,16 @@ constexpr char kExamples[] =
 
 int RunWideDeep(int argc, const char* const* argv) {
   const WideDeepOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
-  return RunModelProgram<WideDeepOptions>({.name = "wide_deep",
-                                           .summary = kSummary,
-                                           .examples = kExamples,
-                                           .options = options,
-                                           .create = WideDeepModel::Create},
-                                          argc, argv);
+  return RunModelProgram<WideDeepOptions>(
+      {.name = "wide_deep",
+       .summary = kSummary,
+       .examples = kExamples,
+       .options = options,
+       .presets = {FrappePreset(
+           "frappe", "test AUC 0.984",
+           {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.1", "--dropout=0.6"})},
+       .create = WideDeepModel::Create},
+      argc, argv);
 }
 
 }  // namespace hotrow

@@ -1,8 +1,8 @@
 // xdeepfm: trains xDeepFM through tiered embedding tables. `xdeepfm --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/presets.h"
 #include "models/programs/programs.h"
-#include "models/zoo/model_flags.h"
 #include "models/zoo/xdeepfm_model.h"
 
 namespace hotrow {
@@ -25,13 +25,17 @@ constexpr char kExamples[] =
 
 int RunXDeepFm(int argc, const char* const* argv) {
   const XDeepFmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}, {16, 16, 16}};
-  return RunModelProgram<XDeepFmOptions>({.name = "xdeepfm",
-                                          .summary = kSummary,
-                                          .examples = kExamples,
-                                          .options = options,
-                                          .add_flags = AddXDeepFmFlags,
-                                          .create = XDeepFmModel::Create},
-                                         argc, argv);
+  return RunModelProgram<XDeepFmOptions>(
+      {.name = "xdeepfm",
+       .summary = kSummary,
+       .examples = kExamples,
+       .options = options,
+       .add_flags = AddXDeepFmFlags,
+       .presets = {FrappePreset("frappe", "test AUC 0.984",
+                                {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.1",
+                                 "--dropout=0.2", "--cin_layer_sizes=64"})},
+       .create = XDeepFmModel::Create},
+      argc, argv);
 }
 
 }  // namespace hotrow

@@ -68,9 +68,9 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
             .status());
   }
   for (const SavedModel::Part& part : model.parts) {
-    HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
+    HOTROW_RETURN_IF_ERROR(ParseStoreKind(part.store).status());
     bool is_there = false;
-    if (kind == StoreKind::kMemory) {
+    if (HasSnapshotFile(part)) {
       HOTROW_ASSIGN_OR_RETURN(
           is_there, look_at(absl::StrCat(part.tables_dir, "/", SnapshotFileName(part.snapshot))));
     } else {

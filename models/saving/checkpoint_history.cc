@@ -200,7 +200,7 @@ absl::Status CheckpointHistory::DropUnnamed() {
   // Snapshot files of memory stores of earlier runs that kept their tables elsewhere.
   std::set<std::string> in_use;
   for (const SavedModel::Part& place : places_) {
-    if (place.store == kMemory) in_use.insert(place.tables_dir);
+    if (HasSnapshotFile(place)) in_use.insert(place.tables_dir);
   }
   return RemoveUnnamedSnapshots(env_, dir_, named, in_use);
 }
@@ -225,7 +225,7 @@ absl::Status CheckpointHistory::ReleaseOne(const CommittedCheckpoint& checkpoint
       continue;
     }
     const std::string below = AbsolutePath(SavedTablesDir(dir_));
-    if (!group_.leads() || part.store != kMemory ||
+    if (!group_.leads() || !HasSnapshotFile(part) ||
         (part.tables_dir != below && !absl::StartsWith(part.tables_dir, below + "/")) ||
         std::any_of(places_.begin(), places_.end(), is_of_part)) {
       continue;

@@ -425,7 +425,7 @@ void CheckpointWriter::Impl::Count() {
   history.Add(current);
   if (outcome.retired) history.ForgetOldest(std::ssize(retiring));
   int64_t bytes = outcome.bytes + tables->Stats().snapshot_row_bytes - snapshot_row_bytes;
-  if (const SavedModel::Part& own = history.own(); own.store == kMemory) {
+  if (const SavedModel::Part& own = history.own(); HasSnapshotFile(own)) {
     const absl::StatusOr<std::unique_ptr<File>> file =
         env.Open(absl::StrCat(own.tables_dir, "/", SnapshotFileName(snapshot)), OpenMode::kRead);
     const absl::StatusOr<int64_t> size =

@@ -25,6 +25,7 @@
 #include "models/saving/vocabulary_file.h"
 #include "ops/dense_optimizer.h"
 #include "ops/row_layout.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -224,7 +225,8 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   const std::string dir = WithoutEndingSlashes(options.dir);
   const std::string checkpoint = WithoutEndingSlashes(options.checkpoint);
   std::string store_path = WithoutEndingSlashes(options.store_path);
-  if (options.store == StoreKind::kMemory && !store_path.empty()) {
+  const bool in_memory = !FactsOf(options.store).on_disk;
+  if (in_memory && !store_path.empty()) {
     return absl::InvalidArgumentError(
         "--store_path: tables in memory have no directory of their own; leave it out, or choose "
         "another store");
@@ -238,7 +240,6 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
                           CheckPortableTables(arrays, portable.tables));
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadPortableDense(env, dir, portable));
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, checkpoint));
-  const bool in_memory = options.store == StoreKind::kMemory;
   std::string inside = in_memory ? "tables" : "store";
   if (!store_path.empty()) {
     HOTROW_RETURN_IF_ERROR(CheckIsFree(env, store_path));

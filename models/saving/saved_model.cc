@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/saving/saved_model_impl.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 
@@ -9,6 +10,11 @@ absl::Status SavedModelDamaged(const std::string& path, std::string_view what) {
   return absl::DataLossError(absl::StrCat("saved model: ", path, " is damaged (", std::string(what),
                                           "); use a copy of it, or another checkpoint, or start "
                                           "without --init_from"));
+}
+
+bool HasSnapshotFile(const SavedModel::Part& part) {
+  const StoreFacts* const store = FindStoreFacts(part.store);
+  return store != nullptr && !store->on_disk;
 }
 
 std::string TablesPlace(const SavedModel& model) {

@@ -9,7 +9,8 @@
 
 namespace hotrow {
 
-inline constexpr char kMemory[] = "memory";  // StoreKindName
+// Whether the snapshot of a part is a file of tables_dir; others are parts of a store there.
+bool HasSnapshotFile(const SavedModel::Part& part);
 
 // DataLoss, with a remedy: a file of a saved model or checkpoint is damaged.
 absl::Status SavedModelDamaged(const std::string& path, std::string_view what);

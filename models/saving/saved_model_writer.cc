@@ -155,7 +155,7 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
     for (const std::string& name : files) {
       const bool ours = absl::EndsWith(name, kSnapshotSuffix) || absl::EndsWith(name, ".tmp");
       const std::optional<SnapshotId> id = SnapshotOfFileName(name);
-      const bool kept = id.has_value() && keeps(kMemory, tables_dir(), *id);
+      const bool kept = id.has_value() && keeps(own.store, tables_dir(), *id);
       if (!ours || kept) continue;
       HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(tables_dir(), "/", name)));
     }
@@ -179,7 +179,7 @@ absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
                                                    const SavedModel& before,
                                                    SavedModel::Part* mine) {
   HOTROW_ASSIGN_OR_RETURN(std::vector<SnapshotId> existing, tables.snapshots().List());
-  if (own.store == kMemory) {
+  if (HasSnapshotFile(own)) {
     HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env, tables_dir()));
     existing.insert(existing.end(), files.begin(), files.end());
   }
@@ -239,7 +239,7 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   impl.own = model.parts[0];
   HOTROW_RETURN_IF_ERROR(impl.group.Agree(
       CheckUtf8Path("the directory of the tables", AbsolutePath(impl.own.tables_dir))));
-  const bool in_memory = impl.own.store == kMemory;
+  const bool in_memory = HasSnapshotFile(impl.own);
   const bool own_tables = AbsolutePath(impl.own.tables_dir) == AbsolutePath(tables_dir());
   impl.copied = in_memory && !own_tables;
   impl.in_use.clear();

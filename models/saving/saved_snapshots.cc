@@ -106,7 +106,7 @@ absl::Status RemoveUnnamedSnapshots(Env& env, const std::string& dir,
     HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> files, ListSnapshotFiles(env, place));
     for (const SnapshotId id : files) {
       const bool is_named = std::any_of(named.begin(), named.end(), [&](const auto& part) {
-        return part.snapshot == id && part.store == kMemory &&
+        return part.snapshot == id && HasSnapshotFile(part) &&
                AbsolutePath(part.tables_dir) == absolute;
       });
       if (is_named) continue;

@@ -7,6 +7,7 @@
 #include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 
@@ -17,7 +18,7 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, Env& env, RunRanks
       print_(std::move(print)),
       schedule_({.every = options.checkpoint_every,
                  .announces = options.checkpoint_in_background,
-                 .watches_disk = options.store != StoreKind::kMemory}),
+                 .watches_disk = FactsOf(options.store).on_disk}),
       deltas_(options, env, ranks, print_) {}
 
 absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Open(const TrainerOptions& options,
@@ -191,7 +192,7 @@ absl::StatusOr<bool> RunCheckpoints::TryMakeRoom() {
   // The others of several ranks have the step behind them, or wait for this one: there is no way
   // back to before it.
   if (ranks_.many()) return false;
-  if (!enabled() || options_.store == StoreKind::kMemory) return false;
+  if (!enabled() || !FactsOf(options_.store).on_disk) return false;
   // A checkpoint that found no room has made some; what was refused before that may fit now.
   if (schedule_.TakeRoomMade()) return true;
   HOTROW_RETURN_IF_ERROR(Wait());

@@ -7,6 +7,7 @@
 #include "ops/dense_optimizer.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 
@@ -54,12 +55,13 @@ std::string FormatRunHeader(const RunHeader& header) {
   if (collection.cache.bytes > 0) {
     absl::StrAppendFormat(&text, "cache of %s over ", FormatBytes(collection.cache.bytes));
   }
-  const std::string store(StoreKindName(options.store));
-  if (options.store == StoreKind::kMemory) {
-    absl::StrAppendFormat(&text, "%s of up to %s\n", store, FormatBytes(options.store_bytes));
+  const StoreFacts& store = FactsOf(options.store);
+  if (store.on_disk) {
+    absl::StrAppendFormat(&text, "%s in %s of up to %s, with %s of memory\n",
+                          std::string(store.word), options.store_path,
+                          FormatBytes(options.disk_bytes), FormatBytes(options.store_bytes));
   } else {
-    absl::StrAppendFormat(&text, "%s in %s of up to %s, with %s of memory\n", store,
-                          options.store_path, FormatBytes(options.disk_bytes),
+    absl::StrAppendFormat(&text, "%s of up to %s\n", std::string(store.word),
                           FormatBytes(options.store_bytes));
   }
   if (!options.checkpoint_dir.empty()) {

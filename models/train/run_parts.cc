@@ -21,6 +21,7 @@
 #include "models/train/spec_writer.h"
 #include "models/zoo/model_parts.h"
 #include "ops/dense_optimizer.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 
@@ -116,7 +117,7 @@ absl::Status RunParts::CreateTables(
   options.env = &env_;
   options.ranks.communicator = ranks_.channel();
   StorageFields storage = FieldsOf(options.store);
-  if (storage.kind != StoreKind::kMemory) {
+  if (FactsOf(storage.kind).on_disk) {
     storage.dir = RankDir(storage.dir, ranks_.rank(), ranks_.world_size());
   } else if (checkpoints_->enabled()) {
     storage.dir = checkpoints_->tables_dir();

@@ -11,6 +11,7 @@
 #include "models/train/non_finite_impl.h"
 #include "models/train/report.h"
 #include "models/train/run_watch_impl.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -28,9 +29,9 @@ RunWatch::RunWatch(const TrainerOptions& options, const ExecContext& ctx)
     numbers_.world_size = options.communicator->world_size();
   }
   numbers_.device = std::string(DeviceName(ctx.device));
-  numbers_.store = std::string(StoreKindName(options.store));
-  numbers_.disk_endurance_bytes =
-      options.store == StoreKind::kMemory ? 0 : options.disk_endurance_bytes;
+  const StoreFacts& store = FactsOf(options.store);
+  numbers_.store = std::string(store.word);
+  numbers_.disk_endurance_bytes = store.on_disk ? options.disk_endurance_bytes : 0;
 }
 
 absl::Status RunWatch::Start() {

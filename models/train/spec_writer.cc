@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "ops/dense_optimizer.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 
@@ -20,8 +21,10 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   }
   if (options.tables.empty()) return bad("tables: there are none");
   const StorageFields storage = FieldsOf(options.store);
-  if (storage.kind == StoreKind::kRocksDb) {
-    return bad("store: rocksdb is not planned, only memory and ssd are");
+  const StoreFacts& store = FactsOf(storage.kind);
+  if (!store.planned) {
+    return bad(absl::StrCat("store: ", std::string(store.word), " is not planned, only ",
+                            StoreWords(&StoreFacts::planned, "and"), " are"));
   }
   if (options.cache.device_bytes > 0) {
     return bad("device_cache_bytes: a cache on a device is not described by --save_spec yet");
@@ -39,7 +42,7 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   json["ranks"] = source.ranks;
   if (!source.hardware.empty()) json["hardware"] = source.hardware;
   json["prefetch_depth"] = options.prefetch_depth;
-  json["store"] = std::string(StoreKindName(storage.kind));
+  json["store"] = std::string(store.word);
   json["cache_bytes"] = options.cache.bytes;
   const bool counts =
       std::any_of(options.tables.begin(), options.tables.end(),

@@ -16,6 +16,7 @@
 #include "comm/communicator.h"
 #include "models/train/pretrained_rows.h"
 #include "models/train/report.h"
+#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -144,16 +145,16 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",
                                                    save_dir, "; give each a directory of its own"));
   }
-  if (store == StoreKind::kMemory) {
+  if (const StoreFacts& facts = FactsOf(store); !facts.on_disk) {
     if (!store_path.empty() || disk_bytes != 0) {
-      return absl::InvalidArgumentError(
-          "--store_path and --disk_bytes are for --store=ssd and rocksdb; the memory store has no "
-          "files but its snapshots");
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--store_path and --disk_bytes are for --store=", StoreWords(&StoreFacts::on_disk, "and"),
+          "; the ", std::string(facts.word), " store has no files but its snapshots"));
     }
   } else {
     if (store_path.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--store=", std::string(StoreKindName(store)),
+          absl::StrCat("--store=", std::string(facts.word),
                        " needs --store_path=DIR, the directory of the rows"));
     }
     if (disk_bytes < 1) return AtLeastOne("disk_bytes", disk_bytes);
@@ -224,7 +225,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.max_batch_size = options.batch_size;
   out.max_gradient_norm = options.max_table_gradient_norm;
   out.store = MakeStorage({.kind = options.store,
-                           .dir = options.store == StoreKind::kMemory ? "" : options.store_path,
+                           .dir = FactsOf(options.store).on_disk ? options.store_path : "",
                            .memory_bytes = options.store_bytes,
                            .disk_bytes = options.disk_bytes});
   out.cache = {.bytes = std::max<int64_t>(options.cache_bytes, 0),
@@ -320,7 +321,7 @@ bool IsWholeName(std::string_view text, size_t begin, size_t end) {
 absl::Status WithFlagNames(const absl::Status& status) {
   if (status.ok()) return status;
   // A name before those that it ends in.
-  static constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
+  std::vector<std::pair<std::string_view, std::string_view>> flags = {
       {"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
       {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
       {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
@@ -329,11 +330,6 @@ absl::Status WithFlagNames(const absl::Status& status) {
       {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
       {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
       {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
-      {"HostStoreOptions.budget_bytes", "--store_bytes"},
-      {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
-      {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
-      {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
-      {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
       {"cache.bytes", "--cache_bytes"},
       {"cache.device_bytes", "--device_cache_bytes"},
       {"cache.device_index_bytes", "--device_index_bytes"},
@@ -341,9 +337,13 @@ absl::Status WithFlagNames(const absl::Status& status) {
       {"DensePrecision::kFp16", "--precision=fp16"},
       {"DensePrecision::kTf32", "--precision=tf32"},
       {"DensePrecision::kFp32", "--precision=fp32"}};
+  for (const StoreKind kind : StoreKinds()) {
+    flags.emplace_back(FactsOf(kind).memory_option, "--store_bytes");
+    if (FactsOf(kind).on_disk) flags.emplace_back(FactsOf(kind).disk_option, "--disk_bytes");
+  }
   std::string text(status.message());
   for (size_t at = 0; at < text.size(); ++at) {
-    for (const auto& [name, flag] : kFlags) {
+    for (const auto& [name, flag] : flags) {
       if (std::string_view(text).substr(at, name.size()) != name ||
           !IsWholeName(text, at, at + name.size())) {
         continue;

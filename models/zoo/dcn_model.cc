@@ -8,6 +8,7 @@
 #include "models/zoo/layers/linear_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -92,6 +93,28 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& o
   if (parallel) g.AddLogit(AddLinear(g, "cross_logit", crossed));
   g.AddLogit(AddMlp(g, "over", parallel ? x0 : crossed, OverArchOf(options)));
   return g.Build();
+}
+
+void AddDcnFlags(DcnOptions* options, FlagSet* set) {
+  set->Add("dcn_version", IntFlag(&options->version, 1, 2),
+           "of the cross layers: 1 has a weight vector in each, 2 a matrix");
+  set->Add("dcn_num_layers", IntFlag(&options->num_cross_layers, 1, 64), "cross layers");
+  set->Add("dcn_low_rank_dim", IntFlag(&options->low_rank_dim, 0, 1 << 20),
+           "rank of the matrices of version 2; 0: full matrices");
+  set->Add(
+      "dcn_num_experts", IntFlag(&options->num_experts, 1, 1024),
+      "experts of each cross layer, which a gate mixes, each of rank --dcn_low_rank_dim; 1: no "
+      "gate");
+  set->Add("dcn_structure",
+           WordFlag<DcnStructure>(
+               "WORD", &options->structure,
+               {{"stacked", DcnStructure::kStacked}, {"parallel", DcnStructure::kParallel}}),
+           "where the MLP stands: stacked (on the cross layers) or parallel (beside them)");
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeDcn(const ModelRecipe& recipe,
+                                                    const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, DcnModel::Create, AddDcnFlags);
 }
 
 }  // namespace hotrow

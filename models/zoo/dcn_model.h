@@ -13,6 +13,8 @@
 
 namespace hotrow {
 
+class FlagSet;
+
 enum class DcnStructure { kStacked, kParallel };
 
 struct DcnOptions : ModelOptions {
@@ -47,6 +49,9 @@ class DcnModel {
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DcnOptions& options,
                                                             const ExecContext& ctx = {});
 };
+
+// The flags of this model alone; `options` outlives `set`.
+void AddDcnFlags(DcnOptions* options, FlagSet* set);
 
 }  // namespace hotrow
 

@@ -8,6 +8,7 @@
 #include "models/zoo/layers/linear_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -41,6 +42,11 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DeepFmModel::Create(const DeepFmOpti
   g.AddLogit(g.Sum({fm, bias}));
   g.AddLogit(linear);
   return g.Build();
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeDeepFm(const ModelRecipe& recipe,
+                                                       const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, DeepFmModel::Create);
 }
 
 }  // namespace hotrow

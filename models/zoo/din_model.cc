@@ -12,6 +12,7 @@
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/layers/sequence_layers.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -124,6 +125,18 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& o
       absl::StrCat(model.status().message(), "; attention takes memory for --batch_size=",
                    options.max_batch_size, " samples with \"max_hotness\": ", longest.max_hotness,
                    " values of ", longest.name, ", as the schema says: lower one of them"));
+}
+
+void AddDinFlags(DinOptions* options, FlagSet* set) {
+  set->Add("history", StringFlag("HISTORY:TARGET,...", &options->history),
+           "features with many values, and the feature that each is looked at for");
+  set->Add("attention_layer_sizes", SizesFlag(&options->attention_layer_sizes),
+           "hidden layers of the MLP that finds how relevant a value is");
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeDin(const ModelRecipe& recipe,
+                                                    const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, DinModel::Create, AddDinFlags);
 }
 
 }  // namespace hotrow

@@ -14,6 +14,8 @@
 
 namespace hotrow {
 
+class FlagSet;
+
 // A feature of the data, as DataFeature has it.
 struct DinFeature {
   std::string name;
@@ -43,6 +45,9 @@ class DinModel {
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DinOptions& options,
                                                             const ExecContext& ctx = {});
 };
+
+// The flags of this model alone; `options` outlives `set`.
+void AddDinFlags(DinOptions* options, FlagSet* set);
 
 }  // namespace hotrow
 

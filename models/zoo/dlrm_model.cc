@@ -6,6 +6,7 @@
 #include "models/zoo/layers/interaction_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -56,6 +57,20 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
                            : AddDotInteraction(g, "interaction", vectors);
   g.AddLogit(AddMlp(g, "top", z, OverArchOf(options)));
   return g.Build();
+}
+
+void AddDlrmFlags(DlrmOptions* options, FlagSet* set) {
+  set->Add(
+      "interaction",
+      WordFlag<DlrmInteraction>("WORD", &options->interaction,
+                                {{"dot", DlrmInteraction::kDot}, {"cat", DlrmInteraction::kCat}}),
+      "what the top MLP reads: dot (products of all pairs of vectors) or cat (the vectors end "
+      "to end)");
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeDlrm(const ModelRecipe& recipe,
+                                                     const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, DlrmModel::Create, AddDlrmFlags);
 }
 
 }  // namespace hotrow

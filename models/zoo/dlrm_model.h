@@ -12,6 +12,8 @@
 
 namespace hotrow {
 
+class FlagSet;
+
 enum class DlrmInteraction { kDot, kCat };
 
 struct DlrmOptions : ModelOptions {
@@ -40,6 +42,9 @@ class DlrmModel {
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DlrmOptions& options,
                                                             const ExecContext& ctx = {});
 };
+
+// The flags of this model alone; `options` outlives `set`.
+void AddDlrmFlags(DlrmOptions* options, FlagSet* set);
 
 }  // namespace hotrow
 

@@ -5,6 +5,7 @@
 #include "models/zoo/layers/mixture_layer.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -49,6 +50,18 @@ absl::StatusOr<std::unique_ptr<GraphModel>> MmoeModel::Create(const MmoeOptions&
     g.AddLogit(AddMlp(g, absl::StrCat("tower", task), mixture, OverArchOf(options)), task);
   }
   return g.Build();
+}
+
+void AddMmoeFlags(MmoeOptions* options, FlagSet* set) {
+  set->Add("num_experts", IntFlag(&options->num_experts, 1, 1024),
+           "MLPs that all tasks share, mixed for each task by a gate; 1: a shared bottom");
+  set->Add("expert_layer_sizes", SizesFlag(&options->expert_layer_sizes),
+           "layer outputs of each expert");
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeMmoe(const ModelRecipe& recipe,
+                                                     const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, MmoeModel::Create, AddMmoeFlags);
 }
 
 }  // namespace hotrow

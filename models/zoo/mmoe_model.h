@@ -13,6 +13,8 @@
 
 namespace hotrow {
 
+class FlagSet;
+
 // over_arch_layer_sizes: of the tower of each task.
 struct MmoeOptions : ModelOptions {
   int32_t num_tasks = 1;    // T >= 1: labels
@@ -38,6 +40,9 @@ class MmoeModel {
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const MmoeOptions& options,
                                                             const ExecContext& ctx = {});
 };
+
+// The flags of this model alone; `options` outlives `set`.
+void AddMmoeFlags(MmoeOptions* options, FlagSet* set);
 
 }  // namespace hotrow
 

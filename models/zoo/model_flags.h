@@ -7,23 +7,9 @@
 
 namespace hotrow {
 
-struct DcnOptions;
-struct DinOptions;
-struct DlrmOptions;
-struct MmoeOptions;
-struct PnnOptions;
-struct XDeepFmOptions;
-
-// The flags that say what a model is made of: those of a training program, and those that a saved
-// model records as its shape, of which CreateModelOfKind makes it again. `options` outlives `set`.
-
-// The flags of one model alone.
-void AddDcnFlags(DcnOptions* options, FlagSet* set);
-void AddDinFlags(DinOptions* options, FlagSet* set);
-void AddDlrmFlags(DlrmOptions* options, FlagSet* set);
-void AddMmoeFlags(MmoeOptions* options, FlagSet* set);
-void AddPnnFlags(PnnOptions* options, FlagSet* set);
-void AddXDeepFmFlags(XDeepFmOptions* options, FlagSet* set);
+// The flags that say what a model is made of are those of its training program, and those that a
+// saved model records as its shape, of which CreateModelOfKind makes it again. Here are those that
+// many models share; the others are beside each model.
 
 // Words for --help of flags that models share.
 struct SharedFlagsHelp {

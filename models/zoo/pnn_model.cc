@@ -4,6 +4,7 @@
 #include "models/zoo/layers/interaction_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -30,6 +31,21 @@ absl::StatusOr<std::unique_ptr<GraphModel>> PnnModel::Create(const PnnOptions& o
   }
   g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   return g.Build();
+}
+
+void AddPnnFlags(PnnOptions* options, FlagSet* set) {
+  set->Add("pnn_products",
+           WordFlag<PnnProducts>("WORD", &options->products,
+                                 {{"inner", PnnProducts::kInner},
+                                  {"outer", PnnProducts::kOuter},
+                                  {"both", PnnProducts::kBoth}}),
+           "what the MLP reads beside the vectors: inner (dot products of all pairs), outer (the "
+           "outer product of their sum) or both");
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakePnn(const ModelRecipe& recipe,
+                                                    const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, PnnModel::Create, AddPnnFlags);
 }
 
 }  // namespace hotrow

@@ -13,6 +13,8 @@
 
 namespace hotrow {
 
+class FlagSet;
+
 enum class PnnProducts { kInner, kOuter, kBoth };
 
 struct PnnOptions : ModelOptions {
@@ -34,6 +36,9 @@ class PnnModel {
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const PnnOptions& options,
                                                             const ExecContext& ctx = {});
 };
+
+// The flags of this model alone; `options` outlives `set`.
+void AddPnnFlags(PnnOptions* options, FlagSet* set);
 
 }  // namespace hotrow
 

@@ -4,6 +4,7 @@
 #include "models/zoo/layers/linear_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -22,6 +23,11 @@ absl::StatusOr<std::unique_ptr<GraphModel>> WideDeepModel::Create(const WideDeep
   if (options.num_dense > 0) deep.push_back(g.Dense());
   g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   return g.Build();
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeWideDeep(const ModelRecipe& recipe,
+                                                         const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, WideDeepModel::Create);
 }
 
 }  // namespace hotrow

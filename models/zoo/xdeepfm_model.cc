@@ -5,6 +5,7 @@
 #include "models/zoo/layers/linear_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -26,6 +27,16 @@ absl::StatusOr<std::unique_ptr<GraphModel>> XDeepFmModel::Create(const XDeepFmOp
   g.AddLogit(AddLinear(g, "cin_logit", cin));
   g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   return g.Build();
+}
+
+void AddXDeepFmFlags(XDeepFmOptions* options, FlagSet* set) {
+  set->Add("cin_layer_sizes", SizesFlag(&options->cin_layer_sizes),
+           "rows that each layer of the CIN makes");
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeXDeepFm(const ModelRecipe& recipe,
+                                                        const ExecContext& ctx) {
+  return MakeOfRecipe(recipe, ctx, XDeepFmModel::Create, AddXDeepFmFlags);
 }
 
 }  // namespace hotrow

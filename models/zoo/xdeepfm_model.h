@@ -13,6 +13,8 @@
 
 namespace hotrow {
 
+class FlagSet;
+
 struct XDeepFmOptions : ModelOptions {
   std::vector<int32_t> cin_layer_sizes;  // rows that each layer of the CIN makes; at least one
 
@@ -38,6 +40,9 @@ class XDeepFmModel {
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const XDeepFmOptions& options,
                                                             const ExecContext& ctx = {});
 };
+
+// The flags of this model alone; `options` outlives `set`.
+void AddXDeepFmFlags(XDeepFmOptions* options, FlagSet* set);
 
 }  // namespace hotrow
 

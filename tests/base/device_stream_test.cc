@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #if HOTROW_HAVE_CUDA
@@ -79,7 +80,7 @@ void AnEventStandsForWhatWasEnqueuedBefore(Device device) {
 TEST(DeviceEventTest, OnTheCpu) { AnEventStandsForWhatWasEnqueuedBefore(Device::kCpu); }
 
 TEST(DeviceEventTest, OnTheCpuLate) {
-  const LaggingStreams lagging(std::chrono::milliseconds(5));
+  const test::LaggingStreams lagging(std::chrono::milliseconds(5));
   AnEventStandsForWhatWasEnqueuedBefore(Device::kCpu);
 }
 
@@ -93,7 +94,7 @@ TEST(LaggingStreamsTest, WorkIsDoneLateAndInOrder) {
   absl::StatusOr<DeviceStream> stream;
   {
     // Longer than the test takes to look, and waited for once.
-    const LaggingStreams lagging(std::chrono::milliseconds(500));
+    const test::LaggingStreams lagging(std::chrono::milliseconds(500));
     stream = DeviceStream::Create(Device::kCpu);
   }
   HOTROW_ASSERT_OK(stream);
@@ -125,7 +126,7 @@ TEST(LaggingStreamsTest, WorkIsDoneLateAndInOrder) {
 }
 
 TEST(LaggingStreamsTest, AnErrorStaysAndWhatIsWaitedForAtOnceReturnsItsOwn) {
-  const LaggingStreams lagging(std::chrono::microseconds(100));
+  const test::LaggingStreams lagging(std::chrono::microseconds(100));
   HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(Device::kCpu));
   const auto fail = [](const ExecContext&) { return absl::InternalError("injected"); };
   EXPECT_THAT(stream.RunAndWait(ExecContext(), fail),
@@ -141,7 +142,7 @@ TEST(LaggingStreamsTest, DestroyingAStreamLetsItsWorkRunOn) {
   int value = 7;
   int copy = 0;
   {
-    const LaggingStreams lagging(std::chrono::milliseconds(2));
+    const test::LaggingStreams lagging(std::chrono::milliseconds(2));
     HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(Device::kCpu));
     HOTROW_ASSERT_OK(stream.Copy(&copy, &value, sizeof(value)));
   }

@@ -28,6 +28,7 @@
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -289,7 +290,7 @@ class IndexedTable {
     HOTROW_ASSIGN_OR_RETURN(result->store_,
                             HostStore::Open({.tables = {{kTable, result->layout_.row_bytes}},
                                              .budget_bytes = store_bytes}));
-    std::optional<LaggingStreams> lagging;
+    std::optional<test::LaggingStreams> lagging;
     if (lag.count() > 0) lagging.emplace(lag);
     HOTROW_ASSIGN_OR_RETURN(
         result->table_, TieredTable::Create(options, result->store_.get(), result->store_.get()));
@@ -356,7 +357,7 @@ constexpr auto kLate = std::chrono::microseconds(200);
 
 // More keys than travel at a time: the host does not write over those that the device has not read.
 TEST(IndexedTableTest, KeysOnTheirWayToTheDeviceAreNotOverwritten) {
-  const LaggingStreams lagging(kLate);
+  const test::LaggingStreams lagging(kLate);
   HOTROW_ASSERT_OK_AND_ASSIGN(
       const auto cache,
       internal::GuardedCache::Create({.row_bytes = 48, .budget_bytes = 256 << 10}, /*staged=*/true,

@@ -11,6 +11,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -42,7 +43,7 @@ class DeviceKeysTest : public testing::Test {
     return {{keys.begin(), keys.end()}, {counts.begin(), counts.end()}};
   }
 
-  const LaggingStreams lagging_{std::chrono::milliseconds(5)};
+  const test::LaggingStreams lagging_{std::chrono::milliseconds(5)};
   Plan plan_;
   DeviceStream stream_;
   DeviceKeys keys_;

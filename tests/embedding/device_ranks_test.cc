@@ -24,6 +24,7 @@
 #include "tests/embedding/rank_training.h"
 #include "tests/embedding/trainer.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #if HOTROW_HAVE_CUDA
@@ -116,7 +117,7 @@ class DeviceRanksTest : public testing::TestWithParam<TablesKind> {
     }
 
    private:
-    std::optional<LaggingStreams> lagging_;
+    std::optional<test::LaggingStreams> lagging_;
   };
 };
 

@@ -17,6 +17,7 @@
 #include "embedding/ranks/device_key_shuffle_impl.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/test_util.h"
 #if HOTROW_HAVE_CUDA
 #include "tests/comm/device_ranks.h"
@@ -107,7 +108,7 @@ class DeviceShuffleTest : public testing::TestWithParam<ShuffleKind> {
   }
 
   Plan plan_;
-  std::optional<LaggingStreams> lagging_;
+  std::optional<test::LaggingStreams> lagging_;
 };
 
 }  // namespace hotrow::internal

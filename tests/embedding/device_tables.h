@@ -20,6 +20,7 @@
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/test_util.h"
 
 // Tables whose row cache lies on a device: on a GPU where there is one, and everywhere as the same
@@ -149,7 +150,7 @@ class DeviceTables {
   DeviceMemory<float> gradient_;
   std::vector<float> host_gradient_;
   int32_t depth_ = 0;
-  std::optional<LaggingStreams> lagging_;
+  std::optional<test::LaggingStreams> lagging_;
   std::unique_ptr<EmbeddingCollection> tables_;
 };
 

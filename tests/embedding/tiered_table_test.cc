@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/host/host_store.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -121,7 +122,7 @@ class StagedTable {
         std::unique_ptr<HostStore> store,
         HostStore::Open({.tables = {{kTable, row_bytes}}, .budget_bytes = 4 << 20}));
     result->store_ = std::make_unique<RefusingStore>(std::move(store));
-    std::optional<LaggingStreams> lagging;
+    std::optional<test::LaggingStreams> lagging;
     if (lag.count() > 0) lagging.emplace(lag);
     // As a store on a disk: rows are read and sent, not fetched by the device.
     HOTROW_ASSIGN_OR_RETURN(

@@ -29,6 +29,7 @@
 #include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #if HOTROW_HAVE_CUDA
@@ -77,7 +78,7 @@ class DenseSumsTest : public testing::TestWithParam<SumsKind> {
     if (GetParam().device == Device::kCpu) lagging_.emplace(std::chrono::microseconds(300));
   }
 
-  std::optional<LaggingStreams> lagging_;
+  std::optional<test::LaggingStreams> lagging_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DenseSumsTest,

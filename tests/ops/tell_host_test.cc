@@ -8,6 +8,7 @@
 #include "base/device_flag.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/lagging_streams.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -20,7 +21,7 @@ using testing::HasSubstr;
 // By streams that do it at once, soon, and when the host polls no more.
 TEST(TellHostTest, WhoSeesTheFlagSeesTheNumbers) {
   for (const int lag_us : {-1, 0, 100, 1000}) {
-    std::optional<LaggingStreams> lagging;
+    std::optional<test::LaggingStreams> lagging;
     if (lag_us >= 0) lagging.emplace(std::chrono::microseconds(lag_us));
     HOTROW_ASSERT_OK_AND_ASSIGN(const DeviceStream stream, DeviceStream::Create(Device::kCpu));
     HOTROW_ASSERT_OK_AND_ASSIGN(DeviceFlag flag, DeviceFlag::Create(Device::kCpu));
@@ -42,7 +43,7 @@ TEST(TellHostTest, WhoSeesTheFlagSeesTheNumbers) {
 }
 
 TEST(TellHostTest, AStreamThatDoesNotTellIsAnError) {
-  std::optional<LaggingStreams> lagging;
+  std::optional<test::LaggingStreams> lagging;
   for (const bool late : {false, true}) {
     if (late) lagging.emplace(std::chrono::microseconds(100));
     HOTROW_ASSERT_OK_AND_ASSIGN(const DeviceStream stream, DeviceStream::Create(Device::kCpu));

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/store_facts.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -20,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -54,6 +56,8 @@ TEST_P(StoreOfKindTest, ItsNameAndItsOptionsTellTheKind) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const StoreKind parsed, ParseStoreKind(StoreKindName(kind_)));
   EXPECT_EQ(parsed, kind_);
   EXPECT_EQ(KindOf(MakeStoreOptions(kind_, {})), kind_);
+  EXPECT_EQ(FindStoreFacts(StoreKindName(kind_)), &FactsOf(kind_));
+  EXPECT_EQ(FindStoreFacts("tape"), nullptr);
 }
 
 TEST_P(StoreOfKindTest, OptionsAreThoseOfTheStore) {
@@ -62,13 +66,35 @@ TEST_P(StoreOfKindTest, OptionsAreThoseOfTheStore) {
     ASSERT_EQ(store->tables().size(), 2);
     EXPECT_EQ(store->row_bytes(9), 17);
     EXPECT_EQ(store->Stats().budget_bytes, 8 * kMiB);
-    EXPECT_EQ(store->Stats().disk_budget_bytes, kind_ == StoreKind::kMemory ? 0 : 64 * kMiB);
+    EXPECT_EQ(store->Stats().disk_budget_bytes, FactsOf(kind_).on_disk ? 64 * kMiB : 0);
     HOTROW_EXPECT_OK(store->Close());
   }
   EXPECT_THAT(OpenStore(MakeStoreOptions(kind_, In(dir_, 5))),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 5")));
   EXPECT_THAT(OpenStore(MakeStoreOptions(kind_, {.path = dir_})),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tables")));
+}
+
+TEST_P(StoreOfKindTest, ErrorsNameTheBudgetsAsItsFactsDo) {
+  const StoreFacts& facts = FactsOf(kind_);
+  CommonStoreOptions options = In(dir_);
+  options.disk_budget_bytes = -1;
+  const absl::Status disk = OpenStore(MakeStoreOptions(kind_, options)).status();
+  EXPECT_EQ(disk.ok(), !facts.on_disk);
+  if (facts.on_disk) {
+    EXPECT_THAT(disk, StatusIs(absl::StatusCode::kInvalidArgument,
+                               StartsWith(std::string(facts.disk_option))));
+  }
+  options.memory_budget_bytes = 0;
+  EXPECT_THAT(OpenStore(MakeStoreOptions(kind_, options)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith(std::string(facts.memory_option))));
+}
+
+TEST(StoreFactsTest, MessagesListTheKindsThatHaveAFact) {
+  EXPECT_EQ(StoreWords(nullptr, "or"), "memory, ssd or rocksdb");
+  EXPECT_EQ(StoreWords(&StoreFacts::on_disk, "and"), "ssd and rocksdb");
+  EXPECT_EQ(StoreWords(&StoreFacts::in_place, "and"), "memory");
 }
 
 TEST_P(StoreOfKindTest, PeekingTellsWhatANewStoreWouldMeet) {

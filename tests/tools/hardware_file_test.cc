@@ -175,16 +175,16 @@ TEST(CalibratedPlanTest, StagesAreMeasuredCostsTimesTheirCounts) {
   const PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 16MiB\n");
   HOTROW_ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(spec));
   const double row_bytes = 80;  // 64 of weights, the step, padding
-  const double misses = plan.miss_rows;
+  const double misses = plan.traffic.miss_rows;
   EXPECT_GT(misses, 500);
   EXPECT_NEAR(StageSeconds(plan, "sort ids and find the distinct ones"), 1000 * 1e-8, 1e-12);
   EXPECT_NEAR(StageSeconds(plan, "find rows in the cache"),
-              (plan.unique_keys - misses) * (3e-8 + row_bytes * 1e-10), 1e-9);
+              (plan.traffic.unique_keys - misses) * (3e-8 + row_bytes * 1e-10), 1e-9);
   EXPECT_NEAR(StageSeconds(plan, "read misses"), misses * (1e-7 + row_bytes * 2e-10), 1e-9);
   EXPECT_NEAR(StageSeconds(plan, "write evicted rows"), misses * (5e-8 + row_bytes * 3e-10), 1e-9);
   EXPECT_NEAR(StageSeconds(plan, "pool"), 1000 * (1e-9 + 64 * 1e-11), 1e-12);
-  EXPECT_NEAR(StageSeconds(plan, "update rows"), plan.unique_keys * (1e-8 + row_bytes * 5e-10),
-              1e-9);
+  EXPECT_NEAR(StageSeconds(plan, "update rows"),
+              plan.traffic.unique_keys * (1e-8 + row_bytes * 5e-10), 1e-9);
   double sum = 0;
   for (const PlanStage& stage : plan.stages) sum += stage.seconds;
   EXPECT_NEAR(plan.step_seconds, sum, 1e-12);
@@ -225,14 +225,14 @@ TEST(CalibratedPlanTest, AStepIsItsLongestChain) {
   EXPECT_NEAR(behind.step_seconds, sum, 1e-12);
   EXPECT_NEAR(ChainSeconds(behind, "the step"), sum, 1e-12);
   // The rows that are read are dealt with meanwhile, so the longer of both counts.
-  EXPECT_NEAR(StageSeconds(two, "reads of the disk"), two.ssd_ios_read / 50'000, 1e-9);
+  EXPECT_NEAR(StageSeconds(two, "reads of the disk"), two.disk.ios_read / 50'000, 1e-9);
   EXPECT_NEAR(StageSeconds(two, "read misses") + StageSeconds(two, "wait for reads of the disk"),
-              two.ssd_ios_read / 50'000, 1e-9);
+              two.disk.ios_read / 50'000, 1e-9);
   // Two steps in flight: one is read while the next is placed.
   const double place = ChainSeconds(two, "placing rows ahead");
   const double read = ChainSeconds(two, "reading rows ahead");
   EXPECT_GT(place, 0);
-  EXPECT_NEAR(read, two.ssd_ios_read / 50'000, 1e-9);
+  EXPECT_NEAR(read, two.disk.ios_read / 50'000, 1e-9);
   EXPECT_NEAR(ChainSeconds(one, "placing and reading rows ahead"),
               StageSeconds(one, "read misses") + StageSeconds(one, "wait for reads of the disk") +
                   StageSeconds(one, "sort ids and find the distinct ones") +
@@ -281,13 +281,14 @@ TEST(CalibratedPlanTest, ReadingFromADiskIsMeasuredByItself) {
     const Plan before = PlanOf(spec);
     spec.hardware.engine.ssd_wait = {1e-7, 1e-9};
     const Plan waits = PlanOf(spec);
-    const double reads = waits.ssd_ios_read / 50'000;
+    const double reads = waits.disk.ios_read / 50'000;
     EXPECT_NEAR(StageSeconds(before, "wait for reads of the disk"),
                 reads - StageSeconds(before, "read misses"), 1e-12);
     EXPECT_NEAR(StageSeconds(waits, "wait for reads of the disk"),
-                reads + waits.miss_rows * (1e-7 + 80e-9), 1e-9);
+                reads + waits.traffic.miss_rows * (1e-7 + 80e-9), 1e-9);
     EXPECT_NEAR(ChainSeconds(waits, chain) - ChainSeconds(before, chain),
-                StageSeconds(before, "read misses") + waits.miss_rows * (1e-7 + 80e-9), 1e-9);
+                StageSeconds(before, "read misses") + waits.traffic.miss_rows * (1e-7 + 80e-9),
+                1e-9);
     spec.hardware.engine.disk_beside = 3;
     const Plan held = PlanOf(spec);
     // The step's own work and, with two steps in flight, what places rows.
@@ -358,8 +359,8 @@ TEST(CalibratedPlanTest, RanksShareTheirMachine) {
   EXPECT_NEAR(StageSeconds(apart, "pool"), StageSeconds(alone, "pool") / 4, 1e-15);
   EXPECT_GT(StageSeconds(shared, "exchange rows"), 0);
   EXPECT_LT(shared.samples_per_second, alone.samples_per_second);
-  EXPECT_EQ(shared.exchange_bytes, shared.exchange_bytes_node);
-  EXPECT_EQ(apart.exchange_bytes, apart.exchange_bytes_network);
+  EXPECT_EQ(shared.exchange.total, shared.exchange.node);
+  EXPECT_EQ(apart.exchange.total, apart.exchange.network);
   for (const PlanTier& tier : shared.tiers) {
     if (tier.name != "dram") continue;
     EXPECT_EQ(tier.limit_bytes, Measured().dram_bytes / 4);
@@ -373,8 +374,8 @@ TEST(CalibratedPlanTest, ARunFromNothingMakesItsRows) {
   spec.run_steps = 10;
   // With a million rows, used alike, each of ten steps finds nearly 1,000 new ones.
   const Plan run = PlanOf(spec);
-  EXPECT_NEAR(run.new_rows, 995, 6);
-  EXPECT_NEAR(StageSeconds(run, "make new rows"), run.new_rows * (1e-6 + 80e-9), 1e-9);
+  EXPECT_NEAR(run.traffic.new_rows, 995, 6);
+  EXPECT_NEAR(StageSeconds(run, "make new rows"), run.traffic.new_rows * (1e-6 + 80e-9), 1e-9);
 }
 
 TEST(CalibratedPlanTest, AFileStandsWhereAProfileStandsAndItsDiskCounts) {

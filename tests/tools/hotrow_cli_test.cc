@@ -122,6 +122,10 @@ TEST(HotrowCliTest, TrainIsTheProgramOfTheModel) {
   const ProgramResult help = RunHotrow({"train", "dlrm", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: dlrm"), HasSubstr("--interaction")));
+  // A line for each model, its name first.
+  EXPECT_THAT(RunHotrow({"train", "--list"}).out,
+              AllOf(StartsWith("dcn        Deep & Cross"), HasSubstr("\nwide_deep  Wide & Deep"),
+                    HasSubstr("\nxdeepfm    xDeepFM")));
   ExpectRefused({"train"}, HasSubstr("which model? There are: dcn, deepfm"));
   ExpectRefused({"train", "resnet"}, HasSubstr("no model \"resnet\"; there are: dcn"));
   test::ExpectOneLineError(RunHotrow({"train", "dcn", "--dnc_version=1"}), 2,

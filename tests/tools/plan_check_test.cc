@@ -48,7 +48,8 @@ Json ReportOf(const PlanSpec& spec) {
                       {"rows", table.rows - 10},
                       {"dim", table.dim},
                       {"row_bytes", bytes}});
-    const double share = plan.store_shares.empty() ? 1 : plan.store_shares[rows.size()];
+    const double share =
+        plan.traffic.store_shares.empty() ? 1 : plan.traffic.store_shares[rows.size()];
     rows.push_back({static_cast<double>(table.rows - 10) / ranks * share, bytes});
   }
   double cache_used = 0;
@@ -58,8 +59,8 @@ Json ReportOf(const PlanSpec& spec) {
   Json cache = {{"name", "cache"},
                 {"budget_bytes", spec.cache_bytes * spec.ranks},
                 {"used_bytes", cache_used * ranks},
-                {"hit_rate", plan.hit_rate},
-                {"unique_hit_rate", plan.unique_hit_rate}};
+                {"hit_rate", plan.cache.hit_rate},
+                {"unique_hit_rate", plan.cache.unique_hit_rate}};
   Json store = {{"name", std::string(StoreKindName(spec.store))},
                 {"budget_bytes", ranks * (1 << 30)}};
   if (spec.store == StoreKind::kMemory) {
@@ -69,9 +70,9 @@ Json ReportOf(const PlanSpec& spec) {
     store["used_bytes"] = ranks * size.memory();
     store["index_bytes"] = ranks * size.index_bytes;
     store["disk_budget_bytes"] = ranks * kDiskBytes;
-    store["disk_used_bytes"] = ranks * plan.ssd_bytes_written * kSteps;
-    store["bytes_written"] = ranks * plan.ssd_bytes_written * kSteps;
-    store["ios"] = ranks * kSteps * (plan.ssd_ios_read + plan.ssd_bytes_written / (1 << 20));
+    store["disk_used_bytes"] = ranks * plan.disk.bytes_written * kSteps;
+    store["bytes_written"] = ranks * plan.disk.bytes_written * kSteps;
+    store["ios"] = ranks * kSteps * (plan.disk.ios_read + plan.disk.bytes_written / (1 << 20));
   }
   return {{"flags",
            {{"batch_size", spec.batch_size},
@@ -84,12 +85,12 @@ Json ReportOf(const PlanSpec& spec) {
           {"threads", 2},
           {"world_size", spec.ranks},
           {"samples_per_second", plan.samples_per_second},
-          {"unique_keys_per_step", ranks * plan.unique_keys},
+          {"unique_keys_per_step", ranks * plan.traffic.unique_keys},
           {"exchange",
-           {{"ids_bytes", ranks * plan.exchange_ids_bytes},
-            {"forward_bytes", ranks * plan.exchange_forward_bytes},
-            {"backward_bytes", ranks * plan.exchange_backward_bytes},
-            {"dense_bytes", 2 * (ranks - 1) * 4 * plan.dense_parameters}}},
+           {{"ids_bytes", ranks * plan.exchange.ids},
+            {"forward_bytes", ranks * plan.exchange.forward},
+            {"backward_bytes", ranks * plan.exchange.backward},
+            {"dense_bytes", 2 * (ranks - 1) * 4 * plan.size.dense_parameters}}},
           {"tables", tables},
           {"tiers", {cache, store}},
           {"stages", Json::array()}};

@@ -66,7 +66,7 @@ TEST(PlanLogTest, ALineHasTheMomentTheInputsAndEachNumber) {
   spec.batch_size = 4096;
   Plan plan;
   plan.fits = true;
-  plan.rows = 1e6;
+  plan.size.rows = 1e6;
   plan.samples_per_second = 123.5;
   PlanInputs inputs;
   inputs.Add("spec", spec.name, "text");

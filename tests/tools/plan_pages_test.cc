@@ -248,12 +248,12 @@ double PredictedRate(const PlanSpec& base, const std::string& node, int32_t rank
   HOTROW_EXPECT_OK(first);
   if (!first.ok()) return 0;
   // A fifth more than the rows leaves room for buffers.
-  spec.cache_bytes = std::llround(first->whole_cache_bytes * 1.2);
+  spec.cache_bytes = std::llround(first->size.whole_cache_bytes * 1.2);
   const auto plan = MakePlan(spec, /*advise=*/false);
   HOTROW_EXPECT_OK(plan);
   if (!plan.ok()) return 0;
   EXPECT_TRUE(plan->fits) << node << " " << ranks;
-  EXPECT_EQ(plan->unique_hit_rate, 1);
+  EXPECT_EQ(plan->cache.unique_hit_rate, 1);
   return plan->samples_per_second;
 }
 

@@ -48,21 +48,21 @@ std::string CriteoTables(const std::string& optimizer) {
 TEST(PlanTest, KnowsTheCapacityOfCriteo) {
   const std::string common = "batch_size: 55296\nhardware: {profile: a100-80, dram: 512GB}\n";
   const Plan sgd = Planned(Spec(common + "store: memory\n" + CriteoTables("sgd")));
-  EXPECT_EQ(sgd.rows, 187'767'399);
-  EXPECT_EQ(sgd.weight_bytes, 187'767'399.0 * 512);
-  EXPECT_NEAR(sgd.weight_bytes / (1024.0 * 1024 * 1024), 89.5, 0.05);
-  EXPECT_EQ(sgd.payload_bytes, sgd.weight_bytes);
+  EXPECT_EQ(sgd.size.rows, 187'767'399);
+  EXPECT_EQ(sgd.size.weight_bytes, 187'767'399.0 * 512);
+  EXPECT_NEAR(sgd.size.weight_bytes / (1024.0 * 1024 * 1024), 89.5, 0.05);
+  EXPECT_EQ(sgd.size.payload_bytes, sgd.size.weight_bytes);
 
   // It does not fit the GPU whole, and it does with a cache of 12 GB over host memory.
   const Plan adam =
       Planned(Spec(common + "store: memory\ncache_bytes: 12GB\n" + CriteoTables("adam")));
-  EXPECT_EQ(adam.payload_bytes, 3 * adam.weight_bytes);
-  EXPECT_GT(adam.whole_cache_bytes, 80e9);
-  EXPECT_GT(sgd.whole_cache_bytes, 80e9);
+  EXPECT_EQ(adam.size.payload_bytes, 3 * adam.size.weight_bytes);
+  EXPECT_GT(adam.size.whole_cache_bytes, 80e9);
+  EXPECT_GT(sgd.size.whole_cache_bytes, 80e9);
   EXPECT_TRUE(adam.fits) << PlanText(Spec(common + CriteoTables("adam")), adam);
   EXPECT_LT(adam.TierBytes("hbm"), 80e9);
-  EXPECT_GT(adam.TierBytes("dram"), adam.payload_bytes);
-  EXPECT_GT(adam.unique_hit_rate, 0.5);
+  EXPECT_GT(adam.TierBytes("dram"), adam.size.payload_bytes);
+  EXPECT_GT(adam.cache.unique_hit_rate, 0.5);
 }
 
 TEST(PlanTest, NamesEveryItemOnce) {
@@ -92,8 +92,8 @@ TEST(PlanTest, NamesEveryItemOnce) {
         "batch ids of the steps in flight"}) {
     EXPECT_THAT(plan.items, Contains(testing::Field(&PlanItem::name, name)));
   }
-  EXPECT_GT(plan.exchange_bytes, 0);
-  EXPECT_GT(plan.ssd_life_years, 0);
+  EXPECT_GT(plan.exchange.total, 0);
+  EXPECT_GT(plan.disk.life_years, 0);
   EXPECT_GT(plan.samples_per_second, 0);
 }
 
@@ -144,20 +144,20 @@ TEST(PlanTest, CountsRowsUnderATtlAndInDeltas) {
       "tables:\n- {name: small, rows: 10, dim: 8, optimizer: adagrad}\n"
       "- {name: large, rows: 1e12, dim: 16, optimizer: sgd, zipf: 0}\n";
   const Plan none = Planned(Spec(tables));
-  EXPECT_EQ(none.living_rows, 0);
-  EXPECT_EQ(none.delta_bytes, 0);
+  EXPECT_EQ(none.deltas.living_rows, 0);
+  EXPECT_EQ(none.deltas.bytes, 0);
   const PlanSpec spec = Spec(tables + "ttl_steps: 20\ndelta_interval_steps: 50\n");
   const Plan plan = Planned(spec);
-  EXPECT_NEAR(plan.living_rows, 10 + 20 * 1000, 1);
-  EXPECT_NEAR(plan.delta_rows, 10 + 50 * 1000, 1);
-  EXPECT_NEAR(plan.delta_bytes, 10 * (12 + 2 * 8 * 4) + 50'000 * (12 + 16 * 4), 100);
-  EXPECT_NEAR(plan.delta_bytes_per_hour, plan.delta_bytes * 3600 / (50 * plan.step_seconds),
-              1e-6 * plan.delta_bytes_per_hour);
+  EXPECT_NEAR(plan.deltas.living_rows, 10 + 20 * 1000, 1);
+  EXPECT_NEAR(plan.deltas.rows, 10 + 50 * 1000, 1);
+  EXPECT_NEAR(plan.deltas.bytes, 10 * (12 + 2 * 8 * 4) + 50'000 * (12 + 16 * 4), 100);
+  EXPECT_NEAR(plan.deltas.bytes_per_hour, plan.deltas.bytes * 3600 / (50 * plan.step_seconds),
+              1e-6 * plan.deltas.bytes_per_hour);
   EXPECT_THAT(PlanText(spec, plan),
               AllOf(HasSubstr("rows alive under ttl_steps"), HasSubstr("deltas of an hour")));
   const Plan rounded = Planned(
       Spec(tables + "delta_interval_steps: 50\ndelta_rows: int8\ndelta_weights_only: true\n"));
-  EXPECT_NEAR(rounded.delta_bytes, 10 * (12 + 8 + 4) + 50'000 * (12 + 16 + 4), 100);
+  EXPECT_NEAR(rounded.deltas.bytes, 10 * (12 + 8 + 4) + 50'000 * (12 + 16 + 4), 100);
 }
 
 TEST(PlanTest, RemediesAreNumberedAndPlanned) {
@@ -183,10 +183,10 @@ TEST(PlanTest, WeightsOf16BitsTakeHalf) {
   EXPECT_EQ(by_table.tables[0].weights_precision, WeightsPrecision::kFp32);
   EXPECT_EQ(by_table.tables[1].weights_precision, WeightsPrecision::kBf16);
   const Plan mixed = Planned(by_table);
-  EXPECT_EQ(mixed.weight_bytes, 1000 * 17 * 4 + 500 * 64 * 2);
-  EXPECT_EQ(mixed.payload_bytes, mixed.weight_bytes + 1500 * 4);
+  EXPECT_EQ(mixed.size.weight_bytes, 1000 * 17 * 4 + 500 * 64 * 2);
+  EXPECT_EQ(mixed.size.payload_bytes, mixed.size.weight_bytes + 1500 * 4);
   // 68 + 4 + 4 and 128 + 4 + 4, in units of 16.
-  EXPECT_EQ(mixed.row_bytes, 1000 * 80 + 500 * 144);
+  EXPECT_EQ(mixed.size.row_bytes, 1000 * 80 + 500 * 144);
   EXPECT_THAT(PlanText(by_table, mixed), HasSubstr("(bf16 in 1 of 2 tables), with"));
 
   const PlanSpec by_model = Spec(head + "model: {weights_precision: fp16}\n" + tables);
@@ -194,8 +194,8 @@ TEST(PlanTest, WeightsOf16BitsTakeHalf) {
   EXPECT_EQ(by_model.tables[1].weights_precision, WeightsPrecision::kBf16);
   const Plan all = Planned(by_model);
   // 17 columns of 2 bytes are padded to 36.
-  EXPECT_EQ(all.weight_bytes, 1000 * 36 + 500 * 64 * 2);
-  EXPECT_EQ(all.row_bytes, 1000 * 48 + 500 * 144);
+  EXPECT_EQ(all.size.weight_bytes, 1000 * 36 + 500 * 64 * 2);
+  EXPECT_EQ(all.size.row_bytes, 1000 * 48 + 500 * 144);
   EXPECT_THAT(PlanText(by_model, all),
               HasSubstr("(fp16 in 1 of 2 tables, bf16 in 1 of 2 tables), with"));
 
@@ -203,7 +203,7 @@ TEST(PlanTest, WeightsOf16BitsTakeHalf) {
   const PlanSpec whole = Spec(head + one + ", dtype: fp32}\n");
   const PlanSpec older = Spec(head + one + ", dtype: fp16}\n");
   EXPECT_EQ(older.tables[0].weights_precision, WeightsPrecision::kFp16);
-  EXPECT_EQ(Planned(whole).weight_bytes, 2 * Planned(older).weight_bytes);
+  EXPECT_EQ(Planned(whole).size.weight_bytes, 2 * Planned(older).size.weight_bytes);
   EXPECT_THAT(PlanText(older, Planned(older)), HasSubstr(" (fp16), with"));
   EXPECT_THAT(PlanText(whole, Planned(whole)), testing::Not(HasSubstr("fp")));
 }
@@ -238,9 +238,9 @@ TEST(PlanTest, AutoFindsWhatBruteForceFinds) {
       const double wanted = reachable ? target : best * 0.99;
       double least = 1e18;
       for (const Plan& plan : plans) {
-        if (plan.samples_per_second >= wanted) least = std::min(least, plan.cache_bytes);
+        if (plan.samples_per_second >= wanted) least = std::min(least, plan.cache.bytes);
       }
-      EXPECT_NEAR(chosen.cache_bytes, least, 2.1 * (1 << 20)) << text;
+      EXPECT_NEAR(chosen.cache.bytes, least, 2.1 * (1 << 20)) << text;
       EXPECT_EQ(chosen.fits, target == 0 || reachable) << text;
     }
   }
@@ -280,9 +280,9 @@ TEST(PlanTest, MoreCacheNeverHitsLess) {
   for (int64_t bytes = int64_t{64} << 20; bytes < int64_t{32} << 30; bytes *= 2) {
     spec.cache_bytes = bytes;
     const Plan plan = Planned(spec);
-    EXPECT_GE(plan.unique_hit_rate, last);
+    EXPECT_GE(plan.cache.unique_hit_rate, last);
     EXPECT_LE(plan.TierBytes("hbm") - bytes, 1e9);
-    last = plan.unique_hit_rate;
+    last = plan.cache.unique_hit_rate;
   }
   EXPECT_GT(last, 0.9);
 }
@@ -301,9 +301,9 @@ TEST(PlanTest, ACurveOfTheLawIsWorthTheLaw) {
   }
   const Plan a = Planned(law);
   const Plan b = Planned(measured);
-  EXPECT_NEAR(a.unique_keys, b.unique_keys, 0.02 * a.unique_keys);
-  EXPECT_NEAR(a.unique_hit_rate, b.unique_hit_rate, 0.01);
-  EXPECT_NEAR(a.hit_rate, b.hit_rate, 0.01);
+  EXPECT_NEAR(a.traffic.unique_keys, b.traffic.unique_keys, 0.02 * a.traffic.unique_keys);
+  EXPECT_NEAR(a.cache.unique_hit_rate, b.cache.unique_hit_rate, 0.01);
+  EXPECT_NEAR(a.cache.hit_rate, b.cache.hit_rate, 0.01);
 }
 
 void ExpectRefused(const std::string& text, const std::string& place,
@@ -367,7 +367,7 @@ TEST(PlanSpecTest, ReadsJsonAndUnits) {
   EXPECT_EQ(spec.tables[0].histogram.size(), 2u);
   EXPECT_EQ(WireBytes(spec.forward_wire, 64), 68);
   const Plan plan = Planned(spec);
-  EXPECT_EQ(plan.rows, 43'000'000);
+  EXPECT_EQ(plan.size.rows, 43'000'000);
   EXPECT_GT(plan.price_per_billion_samples, 0);
 }
 

@@ -161,7 +161,7 @@ TEST(PlannerTest, TheChosenCacheIsTheLeastThatReachesTheTarget) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const Planner planner, Planner::Create(spec));
   const Plan plan = planner.Choose();
   EXPECT_GE(plan.samples_per_second, spec.target_samples_per_second);
-  EXPECT_LT(planner.With(StoreKind::kMemory, plan.cache_bytes - (2 << 20)).samples_per_second,
+  EXPECT_LT(planner.With(StoreKind::kMemory, plan.cache.bytes - (2 << 20)).samples_per_second,
             spec.target_samples_per_second);
 }
 

@@ -88,8 +88,9 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
   // Transfers of the disk and misses so far.
   const auto count = [&] {
     std::pair<double, double> out;
-    for (const TierStats& tier : tables->Stats().tiers) {
-      if (tier.name == StoreKindName(StoreKind::kSsd)) out.first = static_cast<double>(tier.ios);
+    const std::vector<TierStats> tiers = tables->Stats().tiers;
+    out.first = static_cast<double>(tiers.back().ios);  // the store's
+    for (const TierStats& tier : tiers) {
       if (tier.name == "cache") {
         out.second = static_cast<double>(tier.unique_keys - tier.unique_hits);
       }

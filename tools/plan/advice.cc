@@ -44,12 +44,15 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
     }
     return result.fits;
   };
-  if (plan.store == StoreKind::kMemory && planner.workload().hardware.ssd_bytes > 0) {
-    try_spec("keep the rows on the SSD (store: ssd)", [](PlanSpec* spec) {
-      spec->store = StoreKind::kSsd;
-      spec->store_auto = false;
-      if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
-    });
+  if (!FactsOf(plan.store).on_disk && planner.workload().hardware.ssd_bytes > 0) {
+    const StoreKind on_disk = PlannedStore(/*on_disk=*/true);
+    try_spec(
+        absl::StrCat("keep the rows on the SSD (store: ", std::string(StoreKindName(on_disk)), ")"),
+        [on_disk](PlanSpec* spec) {
+          spec->store = on_disk;
+          spec->store_auto = false;
+          if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
+        });
   }
   if (spec.cache_bytes > 0) {
     try_spec("let the cache be chosen (cache_bytes: auto)",
@@ -115,13 +118,13 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
 
 std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {
   std::vector<PlanMarginal> out;
-  if (plan.cache_bytes > 0) {
-    const Plan more = planner.With(plan.store, plan.cache_bytes + kGB);
+  if (plan.cache.bytes > 0) {
+    const Plan more = planner.With(plan.store, plan.cache.bytes + kGB);
     out.push_back({planner.workload().near_tier(), "one GB more of cache",
                    more.samples_per_second - plan.samples_per_second,
-                   more.unique_hit_rate - plan.unique_hit_rate});
+                   more.cache.unique_hit_rate - plan.cache.unique_hit_rate});
   }
-  if (plan.store == StoreKind::kSsd) {
+  if (FactsOf(plan.store).on_disk) {
     // A GB more of disk lowers the fill u of the log, and with it what the cleaner moves.
     double disk = 0;
     double live = 0;
@@ -137,7 +140,7 @@ std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {
       for (const PlanStage& stage : plan.stages) {
         if (stage.bound_by == "ssd written bytes") seconds += stage.seconds;
       }
-      const double saved = seconds * (1 - amplification / plan.write_amplification);
+      const double saved = seconds * (1 - amplification / plan.disk.write_amplification);
       const bool waits = plan.bottleneck.find("ssd") != std::string::npos;
       const double rate = waits ? static_cast<double>(planner.workload().spec.batch_size) /
                                       (plan.step_seconds - saved)

@@ -47,6 +47,71 @@ struct PlanMarginal {
   double unique_hit_rate = 0;     // gained
 };
 
+// What there is, of all ranks but for whole_cache_bytes.
+struct PlanSize {
+  double rows = 0;               // of all tables, after `days` of growth
+  double weight_bytes = 0;       // without state
+  double payload_bytes = 0;      // weights and state
+  double row_bytes = 0;          // with step and padding
+  double whole_cache_bytes = 0;  // a cache of one rank that holds every row it owns
+  double dense_parameters = 0;
+};
+
+struct PlanCache {
+  double bytes = 0;  // budget; 0: no cache
+  double rows = 0;
+  std::string choice;   // origin of bytes
+  double hit_rate = 1;  // of lookups
+  double unique_hit_rate = 1;
+  double hit_rate_bound = 1;  // of the hottest rows kept; unique keys
+};
+
+// Rows that a step moves.
+struct PlanTraffic {
+  double lookups = 0;
+  double unique_keys = 0;  // of those the rank owns
+  double miss_rows = 0;
+  double new_rows = 0;  // of them, rows that no step had used before (a run from empty tables)
+  double link_bytes_down = 0;  // from host memory to the accelerator
+  double link_bytes_up = 0;
+  // The share of rows of a run from empty tables that the store has, by table; the others never
+  // left the cache. Empty: all are there.
+  std::vector<double> store_shares;
+};
+
+// The disk of the store: transfers and bytes of a step.
+struct PlanDisk {
+  double ios_read = 0;
+  double bytes_read = 0;
+  double bytes_written = 0;
+  double write_amplification = 0;  // 0: no SSD
+  double life_years = 0;           // 0: nothing is written, or the endurance is not known
+};
+
+// Bytes that a rank sends in a step; all 0 with one rank.
+struct ExchangeBytes {
+  double ids = 0;       // keys, and how many there are of each table
+  double forward = 0;   // rows
+  double backward = 0;  // their gradients
+  double total = 0;     // of these three
+  double node = 0;      // of total, to ranks of the same node
+  double network = 0;
+  double allreduce = 0;  // of dense gradients, in its node and over the network
+};
+
+struct PlanCheckpoint {
+  double bytes = 0;  // a full one, of all ranks
+  double seconds = 0;
+};
+
+// What deltas hold, of all ranks; 0 where the spec asks for none.
+struct PlanDeltas {
+  double living_rows = 0;  // used in ttl_steps steps
+  double rows = 0;         // in a delta: used in delta_interval_steps steps
+  double bytes = 0;        // its file of rows
+  double bytes_per_hour = 0;
+};
+
 struct Plan {
   std::vector<PlanItem> items;
   std::vector<PlanTier> tiers;
@@ -54,59 +119,20 @@ struct Plan {
   std::vector<std::string> over;      // exceeded limits, with the excess
   std::vector<std::string> remedies;  // each with its effect
 
-  double rows = 0;           // of all tables and ranks, after `days` of growth
-  double weight_bytes = 0;   // of all ranks, without state
-  double payload_bytes = 0;  // weights and state
-  double row_bytes = 0;      // with step and padding
-  // A cache of one rank that holds every row it owns.
-  double whole_cache_bytes = 0;
-
-  StoreKind store = StoreKind::kMemory;
-  double cache_bytes = 0;  // budget; 0: no cache
-  double cache_rows = 0;
-  std::string cache_choice;  // origin of cache_bytes
-
-  double lookups = 0;      // a step
-  double unique_keys = 0;  // a step, of those the rank owns
-  double hit_rate = 1;
-  double unique_hit_rate = 1;
-  double hit_rate_bound = 1;  // of the hottest rows kept; unique keys
-
-  // A step's traffic.
-  double miss_rows = 0;
-  double link_bytes_down = 0;  // from host memory to the accelerator
-  double link_bytes_up = 0;
-  double new_rows = 0;  // of them, rows that no step had used before (a run from empty tables)
-  // The share of rows of a run from empty tables that the store has, by table; the others never
-  // left the cache. Empty: all are there.
-  std::vector<double> store_shares;
-  double ssd_ios_read = 0;
-  double ssd_bytes_read = 0;
-  double ssd_bytes_written = 0;
-  double write_amplification = 0;  // 0: no SSD
-  double exchange_bytes = 0;       // sent by the rank, ids, rows and gradients
-  double exchange_bytes_node = 0;  // of them, to ranks of the same node
-  double exchange_bytes_network = 0;
-  double exchange_ids_bytes = 0;  // of exchange_bytes: keys, and how many there are of each table
-  double exchange_forward_bytes = 0;   // rows
-  double exchange_backward_bytes = 0;  // their gradients
-  double allreduce_bytes = 0;          // sent by the rank, in its node and over the network
-  double dense_parameters = 0;
+  StoreKind store{};
+  PlanSize size;
+  PlanCache cache;
+  PlanTraffic traffic;
+  PlanDisk disk;
+  ExchangeBytes exchange;
+  PlanCheckpoint checkpoint;
+  PlanDeltas deltas;
 
   std::vector<PlanStage> stages;
   std::vector<PlanChain> chains;  // only with measured costs
   double step_seconds = 0;
   std::string bottleneck;
   double samples_per_second = 0;  // of all ranks
-
-  double checkpoint_bytes = 0;  // a full one
-  double checkpoint_seconds = 0;
-  // What deltas hold, of all ranks; 0 where the spec asks for none.
-  double living_rows = 0;  // used in ttl_steps steps
-  double delta_rows = 0;   // in a delta: used in delta_interval_steps steps
-  double delta_bytes = 0;  // its file of rows
-  double delta_bytes_per_hour = 0;
-  double ssd_life_years = 0;  // 0: nothing is written, or the endurance is not known
   double price_per_billion_samples = 0;
   std::vector<PlanMarginal> marginals;
 

@@ -232,11 +232,10 @@ void Checker::AddExchange(const Plan& plan, PlanCheck* check) const {
     Add(name, what, "bytes", predicted * spec_.ranks, Report::Number(exchange, field),
         kExchangeTolerance, check);
   };
-  add("exchange.ids_bytes", "ids sent in a step", "ids_bytes", plan.exchange_ids_bytes);
-  add("exchange.forward_bytes", "rows sent in a step", "forward_bytes",
-      plan.exchange_forward_bytes);
+  add("exchange.ids_bytes", "ids sent in a step", "ids_bytes", plan.exchange.ids);
+  add("exchange.forward_bytes", "rows sent in a step", "forward_bytes", plan.exchange.forward);
   add("exchange.backward_bytes", "gradients sent in a step", "backward_bytes",
-      plan.exchange_backward_bytes);
+      plan.exchange.backward);
   if (spec_.model.top.empty() && spec_.model.bottom.empty()) {
     check->notes.push_back(
         "exchange.dense_bytes: the spec has no dense model, so it is not compared");
@@ -245,7 +244,7 @@ void Checker::AddExchange(const Plan& plan, PlanCheck* check) const {
   // Whichever way the sum goes, a report counts 2 (N - 1) / N of the gradients for each rank.
   constexpr double kFloatBytes = 4;
   add("exchange.dense_bytes", "dense gradients sent in a step", "dense_bytes",
-      2.0 * (spec_.ranks - 1) / spec_.ranks * plan.dense_parameters * kFloatBytes);
+      2.0 * (spec_.ranks - 1) / spec_.ranks * plan.size.dense_parameters * kFloatBytes);
 }
 
 void Checker::AddSpeed(const PlanSpec& spec, const Plan& plan, PlanCheck* check) const {
@@ -287,15 +286,16 @@ absl::Status Checker::Run(PlanCheck* check) {
                                         FormatBytes(spec.cache_bytes)));
   }
   spec.store_auto = false;
-  if (spec_.store_auto) {
-    spec.store = report_.Tier("ssd") != nullptr ? StoreKind::kSsd : StoreKind::kMemory;
+  for (const StoreKind kind : PlannedStores()) {
+    if (spec_.store_auto && report_.Tier(StoreKindName(kind)) != nullptr) spec.store = kind;
   }
   const Json* const store = report_.Tier(StoreKindName(spec.store));
   if (store == nullptr) {
     return absl::InvalidArgumentError("its store is of a kind that is not planned");
   }
   spec.run_store_bytes = OfRank(*store, "budget_bytes");
-  if (spec.store == StoreKind::kSsd && Report::Number(*store, "disk_budget_bytes") > 0) {
+  const bool on_disk = FactsOf(spec.store).on_disk;
+  if (on_disk && Report::Number(*store, "disk_budget_bytes") > 0) {
     spec.run_disk_bytes = OfRank(*store, "disk_budget_bytes");
   }
   if (spec.prefetch_depth == 0) {
@@ -324,8 +324,8 @@ absl::Status Checker::Run(PlanCheck* check) {
   // The store of a rank with the rows that were there at the end: not those that have been in the
   // cache alone.
   std::map<std::string, double> share_of;
-  for (size_t t = 0; t < plan.store_shares.size(); ++t) {
-    share_of[spec.tables[t].name] = plan.store_shares[t];
+  for (size_t t = 0; t < plan.traffic.store_shares.size(); ++t) {
+    share_of[spec.tables[t].name] = plan.traffic.store_shares[t];
   }
   std::vector<TierRows> rows;
   double held = 0;
@@ -343,12 +343,12 @@ absl::Status Checker::Run(PlanCheck* check) {
         "%.1f %% of the rows have never left the cache, by the model, and are not in the store",
         100 - 100 * held_by_rank * spec.ranks / held));
   }
-  if (plan.rows > held) {
-    check->notes.push_back(absl::StrCat("the run has seen ", FormatCount(std::llround(held)),
-                                        " of the spec's ", FormatCount(std::llround(plan.rows)),
-                                        " rows; the store is checked with those"));
+  if (plan.size.rows > held) {
+    check->notes.push_back(absl::StrCat(
+        "the run has seen ", FormatCount(std::llround(held)), " of the spec's ",
+        FormatCount(std::llround(plan.size.rows)), " rows; the store is checked with those"));
   }
-  if (cache != nullptr && plan.cache_bytes > 0) {
+  if (cache != nullptr && plan.cache.bytes > 0) {
     double used = 0;
     for (const PlanItem& item : plan.items) {
       if (item.name.rfind("cache: ", 0) == 0) used += item.bytes;
@@ -357,7 +357,7 @@ absl::Status Checker::Run(PlanCheck* check) {
         kBytesTolerance, check);
   }
   const double store_used = OfRank(*store, "used_bytes");
-  if (spec.store == StoreKind::kMemory) {
+  if (!on_disk) {
     const HostStoreBytes size = SizeOfHostStore(rows, spec.run_store_bytes);
     // The store grows by whole extents: where the rows end near the end of one, there may be one
     // more or less than planned, and nothing else follows from it. So for each rank: the mean of
@@ -397,12 +397,12 @@ absl::Status Checker::Run(PlanCheck* check) {
         store_used, 0, check);
     // What was written, until the log is as long as it may be.
     Add("ssd.disk_used_bytes", "on the disk", "bytes",
-        std::min(budget, plan.ssd_bytes_written * steps), OfRank(*store, "disk_used_bytes"), 0,
+        std::min(budget, plan.disk.bytes_written * steps), OfRank(*store, "disk_used_bytes"), 0,
         check);
   }
-  Add("unique_keys_per_step", "distinct keys of a step", "", plan.unique_keys * spec.ranks,
+  Add("unique_keys_per_step", "distinct keys of a step", "", plan.traffic.unique_keys * spec.ranks,
       report_.Number("unique_keys_per_step"), kIosTolerance, check);
-  if (cache != nullptr && plan.cache_bytes > 0) {
+  if (cache != nullptr && plan.cache.bytes > 0) {
     // A curve tells of keys, not of how often a step looks one up that misses.
     const bool has_curve = std::any_of(spec.tables.begin(), spec.tables.end(),
                                        [](const PlanTable& table) { return !table.curve.empty(); });
@@ -411,12 +411,12 @@ absl::Status Checker::Run(PlanCheck* check) {
           "cache.hit_rate: of a measured curve a key that misses is planned with one lookup in its "
           "step, so the rate is an upper bound and not held to a tolerance");
     }
-    Add("cache.hit_rate", "hit rate of lookups", "share", plan.hit_rate,
+    Add("cache.hit_rate", "hit rate of lookups", "share", plan.cache.hit_rate,
         Report::Number(*cache, "hit_rate"), has_curve ? 0 : kHitRateTolerance, check);
-    Add("cache.unique_hit_rate", "hit rate of distinct keys", "share", plan.unique_hit_rate,
+    Add("cache.unique_hit_rate", "hit rate of distinct keys", "share", plan.cache.unique_hit_rate,
         Report::Number(*cache, "unique_hit_rate"), kHitRateTolerance, check);
   }
-  if (spec.store == StoreKind::kSsd && steps > 0) {
+  if (on_disk && steps > 0) {
     double row_bytes = 0;
     for (const TierRows& table : rows) {
       row_bytes += table.rows / std::max(1.0, held_by_rank) * static_cast<double>(table.row_bytes);
@@ -424,13 +424,13 @@ absl::Status Checker::Run(PlanCheck* check) {
     // Writes of whole chunks and what the cleaner reads are few beside single rows.
     const double chunk_bytes = SsdChunkBytes(spec.run_store_bytes);
     Add("ssd.ios per step", "transfers of the disk", "",
-        plan.ssd_ios_read + plan.ssd_bytes_written / chunk_bytes, OfRank(*store, "ios") / steps,
+        plan.disk.ios_read + plan.disk.bytes_written / chunk_bytes, OfRank(*store, "ios") / steps,
         kIosTolerance, check);
-    Add("ssd.bytes_written per step", "written to the disk", "bytes", plan.ssd_bytes_written,
+    Add("ssd.bytes_written per step", "written to the disk", "bytes", plan.disk.bytes_written,
         OfRank(*store, "bytes_written") / steps, 0, check);
     Add("ssd.write_amplification", "bytes written over bytes of rows", "",
-        plan.write_amplification * static_cast<double>(SsdBytesPerRow(std::llround(row_bytes))) /
-            row_bytes,
+        plan.disk.write_amplification *
+            static_cast<double>(SsdBytesPerRow(std::llround(row_bytes))) / row_bytes,
         Report::Number(*store, "write_amplification"), 0, check);
   }
   if (spec.ranks > 1) AddExchange(plan, check);

@@ -92,16 +92,16 @@ Json CurveJson(const PlanSpec& spec, const Plan& plan, const std::vector<PlanCur
     json["labels"].push_back(
         {{"y", Tenths(above)}, {"colour", line->colour}, {"name", line->name}});
   }
-  if (plan.cache_bytes > 0) {
-    const double at = x(plan.cache_bytes);
+  if (plan.cache.bytes > 0) {
+    const double at = x(plan.cache.bytes);
     const bool right_half = at > (kLeft + kRight) / 2;
     Json& chosen = json["chosen"];
     chosen = {{"x", Tenths(at)},
               {"label_x", Tenths(at + (right_half ? -8 : 8))},
               {"anchor", right_half ? "end" : "start"},
-              {"bytes", FormatPlanBytes(plan.cache_bytes)}};
-    for (const auto& [rate, colour] :
-         {std::pair<double, const char*>{plan.hit_rate, "--c0"}, {plan.unique_hit_rate, "--c1"}}) {
+              {"bytes", FormatPlanBytes(plan.cache.bytes)}};
+    for (const auto& [rate, colour] : {std::pair<double, const char*>{plan.cache.hit_rate, "--c0"},
+                                       {plan.cache.unique_hit_rate, "--c1"}}) {
       chosen["points"].push_back({{"y", Tenths(y(rate))},
                                   {"colour", colour},
                                   {"label_x", Tenths(at + (right_half ? -10 : 10))},
@@ -189,17 +189,17 @@ Json TilesJson(const Plan& plan) {
   };
   tile(FormatAmount(plan.samples_per_second), "samples/s, all ranks");
   tile(Seconds(plan.step_seconds), absl::StrCat("a step; longest: ", plan.bottleneck));
-  if (plan.cache_bytes > 0) {
-    tile(absl::StrFormat("%.1f %%", 100 * plan.hit_rate),
+  if (plan.cache.bytes > 0) {
+    tile(absl::StrFormat("%.1f %%", 100 * plan.cache.hit_rate),
          absl::StrFormat("of lookups hit the cache, %.1f %% of distinct keys",
-                         100 * plan.unique_hit_rate));
-    tile(FormatPlanBytes(plan.cache_bytes), absl::StrCat("cache of a rank: ", plan.cache_choice));
+                         100 * plan.cache.unique_hit_rate));
+    tile(FormatPlanBytes(plan.cache.bytes), absl::StrCat("cache of a rank: ", plan.cache.choice));
   }
-  tile(FormatPlanBytes(plan.row_bytes), absl::StrCat("all rows with optimizer state; store: ",
-                                                     std::string(StoreKindName(plan.store))));
-  if (plan.ssd_life_years > 0) {
-    tile(plan.ssd_life_years > 100 ? "over 100 years"
-                                   : absl::StrFormat("%.1f years", plan.ssd_life_years),
+  tile(FormatPlanBytes(plan.size.row_bytes), absl::StrCat("all rows with optimizer state; store: ",
+                                                          std::string(StoreKindName(plan.store))));
+  if (plan.disk.life_years > 0) {
+    tile(plan.disk.life_years > 100 ? "over 100 years"
+                                    : absl::StrFormat("%.1f years", plan.disk.life_years),
          "life of the SSD at this speed");
   }
   if (plan.price_per_billion_samples > 0) {
@@ -223,29 +223,29 @@ class Rows {
 
 Json FactsJson(const PlanSpec& spec, const Plan& plan) {
   Rows rows;
-  rows.Add("lookups", Count(plan.lookups));
-  rows.Add("distinct keys that it owns", Count(plan.unique_keys));
-  if (plan.cache_bytes > 0) {
-    rows.Add("rows in the cache", Count(plan.cache_rows));
-    rows.Add("rows read from the store", Count(plan.miss_rows));
+  rows.Add("lookups", Count(plan.traffic.lookups));
+  rows.Add("distinct keys that it owns", Count(plan.traffic.unique_keys));
+  if (plan.cache.bytes > 0) {
+    rows.Add("rows in the cache", Count(plan.cache.rows));
+    rows.Add("rows read from the store", Count(plan.traffic.miss_rows));
   }
-  if (plan.link_bytes_down > 0) {
-    rows.Add("over the host link, down", FormatPlanBytes(plan.link_bytes_down));
-    rows.Add("over the host link, up", FormatPlanBytes(plan.link_bytes_up));
+  if (plan.traffic.link_bytes_down > 0) {
+    rows.Add("over the host link, down", FormatPlanBytes(plan.traffic.link_bytes_down));
+    rows.Add("over the host link, up", FormatPlanBytes(plan.traffic.link_bytes_up));
   }
-  if (plan.ssd_ios_read > 0) {
-    rows.Add("SSD reads", Count(plan.ssd_ios_read));
-    rows.Add("SSD bytes read", FormatPlanBytes(plan.ssd_bytes_read));
-    rows.Add("SSD bytes written", FormatPlanBytes(plan.ssd_bytes_written));
-    rows.Add("write amplification", absl::StrFormat("%.2f", plan.write_amplification));
+  if (plan.disk.ios_read > 0) {
+    rows.Add("SSD reads", Count(plan.disk.ios_read));
+    rows.Add("SSD bytes read", FormatPlanBytes(plan.disk.bytes_read));
+    rows.Add("SSD bytes written", FormatPlanBytes(plan.disk.bytes_written));
+    rows.Add("write amplification", absl::StrFormat("%.2f", plan.disk.write_amplification));
   }
   if (spec.ranks > 1) {
-    rows.Add("sent to ranks of the node", FormatPlanBytes(plan.exchange_bytes_node));
-    rows.Add("sent to other nodes", FormatPlanBytes(plan.exchange_bytes_network));
-    rows.Add("sent for dense gradients", FormatPlanBytes(plan.allreduce_bytes));
+    rows.Add("sent to ranks of the node", FormatPlanBytes(plan.exchange.node));
+    rows.Add("sent to other nodes", FormatPlanBytes(plan.exchange.network));
+    rows.Add("sent for dense gradients", FormatPlanBytes(plan.exchange.allreduce));
   }
-  rows.Add("a full checkpoint, all ranks", absl::StrCat(FormatPlanBytes(plan.checkpoint_bytes),
-                                                        ", ", Seconds(plan.checkpoint_seconds)));
+  rows.Add("a full checkpoint, all ranks", absl::StrCat(FormatPlanBytes(plan.checkpoint.bytes),
+                                                        ", ", Seconds(plan.checkpoint.seconds)));
   return rows.Take();
 }
 
@@ -276,7 +276,7 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
   page["title"] = spec.name.substr(spec.name.rfind('/') + 1);
   page["tables"] =
       Plural(Count(static_cast<double>(spec.tables.size())), "table", spec.tables.size() == 1);
-  page["rows"] = Count(plan.rows);
+  page["rows"] = Count(plan.size.rows);
   page["batch"] = Count(static_cast<double>(spec.batch_size));
   page["ranks"] = Plural(absl::StrCat(spec.ranks), "rank", spec.ranks == 1);
   page["hardware"] = spec.hardware.name;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/enum_words.h"
 #include "base/flag_set.h"
 #include "base/status_macros.h"
@@ -450,6 +451,21 @@ double WireBytes(WireType type, int32_t dim) {
   return 0;
 }
 
+std::vector<StoreKind> PlannedStores() {
+  std::vector<StoreKind> kinds = StoreKinds();
+  std::erase_if(kinds, [](StoreKind kind) { return !FactsOf(kind).planned; });
+  return kinds;
+}
+
+StoreKind PlannedStore(bool on_disk) {
+  const std::vector<StoreKind> kinds = PlannedStores();
+  const auto found = std::find_if(kinds.begin(), kinds.end(), [on_disk](StoreKind kind) {
+    return FactsOf(kind).on_disk == on_disk;
+  });
+  HOTROW_CHECK(found != kinds.end());
+  return *found;
+}
+
 absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view name_view,
                                        const HardwareSource& source) {
   const std::string name(name_view);
@@ -507,11 +523,12 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   HOTROW_RETURN_IF_ERROR(fields.Choice("exchange_forward", wires, &spec.forward_wire));
   HOTROW_RETURN_IF_ERROR(fields.Choice("exchange_backward", wires, &spec.backward_wire));
   HOTROW_RETURN_IF_ERROR(fields.Integer("prefetch_depth", 0, 32, &spec.prefetch_depth));
-  int store = 0;
-  HOTROW_RETURN_IF_ERROR(
-      fields.Choice<int>("store", {{"auto", 0}, {"memory", 1}, {"ssd", 2}}, &store));
-  spec.store_auto = store == 0;
-  spec.store = store == 2 ? StoreKind::kSsd : StoreKind::kMemory;
+  std::vector<EnumWord<std::optional<StoreKind>>> stores = {{"auto", std::nullopt}};
+  for (const StoreKind kind : PlannedStores()) stores.push_back({StoreKindName(kind), kind});
+  std::optional<StoreKind> store;
+  HOTROW_RETURN_IF_ERROR(fields.Choice("store", stores, &store));
+  spec.store_auto = !store.has_value();
+  spec.store = store.value_or(PlannedStore(/*on_disk=*/false));
   if (const SpecNode* node = root.Find("cache_bytes"); node != nullptr && node->text == "auto") {
     fields.Take("cache_bytes");
   } else {

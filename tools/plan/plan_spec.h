@@ -13,7 +13,7 @@
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
-#include "store/open.h"
+#include "store/store_facts.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/popularity.h"
 
@@ -81,6 +81,11 @@ struct PlanModel {
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
 };
 
+// The kinds of store that are planned (StoreFacts::planned): one in memory, and one on a disk, a
+// log that a cleaner keeps within its budget, with an index in memory.
+std::vector<StoreKind> PlannedStores();
+StoreKind PlannedStore(bool on_disk);
+
 struct PlanSpec {
   std::string name;  // of the file, for messages
   std::vector<PlanTable> tables;
@@ -91,8 +96,8 @@ struct PlanSpec {
   WireType forward_wire = WireType::kFp32;
   WireType backward_wire = WireType::kFp32;
   int32_t prefetch_depth = 0;
-  StoreKind store = StoreKind::kMemory;
-  bool store_auto = true;  // memory if it fits, ssd if not
+  StoreKind store{};       // read without store_auto
+  bool store_auto = true;  // that in memory if it fits, that on a disk if not
   // Budgets of one rank. cache_bytes: 0 none, kAuto: chosen.
   static constexpr int64_t kAuto = -1;
   int64_t cache_bytes = kAuto;

@@ -65,16 +65,17 @@ std::string FormatPlanBytes(double bytes) { return FormatBytes(static_cast<int64
 std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   std::string out;
   absl::StrAppendFormat(&out, "%s: %s tables, %s rows, batch %s, %d rank%s of %s\n", spec.name,
-                        FormatCount(static_cast<int64_t>(spec.tables.size())), Count(plan.rows),
-                        FormatCount(spec.batch_size), spec.ranks, spec.ranks == 1 ? "" : "s",
-                        spec.hardware.name);
+                        FormatCount(static_cast<int64_t>(spec.tables.size())),
+                        Count(plan.size.rows), FormatCount(spec.batch_size), spec.ranks,
+                        spec.ranks == 1 ? "" : "s", spec.hardware.name);
   if (spec.hardware.calibrated()) {
     absl::StrAppendFormat(&out, "times as measured on: %s, %d threads\n", spec.hardware.machine,
                           spec.hardware.threads);
   }
   absl::StrAppendFormat(&out, "weights %s%s, with optimizer state %s, as rows %s\n",
-                        FormatPlanBytes(plan.weight_bytes), PrecisionText(spec),
-                        FormatPlanBytes(plan.payload_bytes), FormatPlanBytes(plan.row_bytes));
+                        FormatPlanBytes(plan.size.weight_bytes), PrecisionText(spec),
+                        FormatPlanBytes(plan.size.payload_bytes),
+                        FormatPlanBytes(plan.size.row_bytes));
   if (plan.fits) {
     absl::StrAppend(&out, "It fits.\n");
   } else {
@@ -86,11 +87,11 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   }
   absl::StrAppendFormat(
       &out, "\nStore: %s. Cache: %s%s%s.\n", std::string(StoreKindName(plan.store)),
-      plan.cache_bytes > 0 ? FormatPlanBytes(plan.cache_bytes) + ", " : std::string(),
-      plan.cache_bytes > 0 ? Count(plan.cache_rows) + " rows, " : std::string(), plan.cache_choice);
+      plan.cache.bytes > 0 ? FormatPlanBytes(plan.cache.bytes) + ", " : std::string(),
+      plan.cache.bytes > 0 ? Count(plan.cache.rows) + " rows, " : std::string(), plan.cache.choice);
   if (spec.hardware.hbm_bytes > 0) {
     absl::StrAppendFormat(&out, "A cache of all rows would take %s of each rank's %s.\n",
-                          FormatPlanBytes(plan.whole_cache_bytes),
+                          FormatPlanBytes(plan.size.whole_cache_bytes),
                           FormatPlanBytes(spec.hardware.hbm_bytes));
   }
 
@@ -108,28 +109,29 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   const auto line = [&](const char* name, const std::string& value) {
     absl::StrAppendFormat(&out, "  %-42s %s\n", name, value);
   };
-  line("lookups, distinct keys", absl::StrCat(Count(plan.lookups), ", ", Count(plan.unique_keys)));
-  if (plan.cache_bytes > 0) {
+  line("lookups, distinct keys",
+       absl::StrCat(Count(plan.traffic.lookups), ", ", Count(plan.traffic.unique_keys)));
+  if (plan.cache.bytes > 0) {
     line("hit rate of lookups, of distinct keys",
-         absl::StrCat(Percent(plan.hit_rate), ", ", Percent(plan.unique_hit_rate),
-                      "; with the hottest rows kept ", Percent(plan.hit_rate_bound)));
-    line("rows read from the store", Count(plan.miss_rows));
+         absl::StrCat(Percent(plan.cache.hit_rate), ", ", Percent(plan.cache.unique_hit_rate),
+                      "; with the hottest rows kept ", Percent(plan.cache.hit_rate_bound)));
+    line("rows read from the store", Count(plan.traffic.miss_rows));
   }
-  if (plan.link_bytes_down > 0) {
-    line("host link, down and up", absl::StrCat(FormatPlanBytes(plan.link_bytes_down), ", ",
-                                                FormatPlanBytes(plan.link_bytes_up)));
+  if (plan.traffic.link_bytes_down > 0) {
+    line("host link, down and up", absl::StrCat(FormatPlanBytes(plan.traffic.link_bytes_down), ", ",
+                                                FormatPlanBytes(plan.traffic.link_bytes_up)));
   }
-  if (plan.ssd_ios_read > 0) {
+  if (plan.disk.ios_read > 0) {
     line("SSD reads",
-         absl::StrCat(Count(plan.ssd_ios_read), ", ", FormatPlanBytes(plan.ssd_bytes_read)));
+         absl::StrCat(Count(plan.disk.ios_read), ", ", FormatPlanBytes(plan.disk.bytes_read)));
     line("SSD writes",
          absl::StrFormat("%s at a write amplification of %.2f",
-                         FormatPlanBytes(plan.ssd_bytes_written), plan.write_amplification));
+                         FormatPlanBytes(plan.disk.bytes_written), plan.disk.write_amplification));
   }
   if (spec.ranks > 1) {
     line("sent to ranks of the node, to others",
-         absl::StrCat(FormatPlanBytes(plan.exchange_bytes_node), ", ",
-                      FormatPlanBytes(plan.exchange_bytes_network)));
+         absl::StrCat(FormatPlanBytes(plan.exchange.node), ", ",
+                      FormatPlanBytes(plan.exchange.network)));
   }
   for (const PlanStage& stage : plan.stages) {
     line(stage.name.c_str(), absl::StrFormat("%10s  %s%s", Seconds(stage.seconds), stage.bound_by,
@@ -144,20 +146,20 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   line("samples/s, all ranks", FormatAmount(plan.samples_per_second));
 
   absl::StrAppend(&out, "\n");
-  line("checkpoint", absl::StrCat(FormatPlanBytes(plan.checkpoint_bytes), ", ",
-                                  Seconds(plan.checkpoint_seconds)));
-  if (plan.living_rows > 0) {
+  line("checkpoint", absl::StrCat(FormatPlanBytes(plan.checkpoint.bytes), ", ",
+                                  Seconds(plan.checkpoint.seconds)));
+  if (plan.deltas.living_rows > 0) {
     line("rows alive under ttl_steps, all ranks",
-         absl::StrCat(Count(plan.living_rows), ", ", Percent(plan.living_rows / plan.rows),
-                      " of all"));
+         absl::StrCat(Count(plan.deltas.living_rows), ", ",
+                      Percent(plan.deltas.living_rows / plan.size.rows), " of all"));
   }
-  if (plan.delta_bytes > 0) {
+  if (plan.deltas.bytes > 0) {
     line("a delta, deltas of an hour",
-         absl::StrCat(Count(plan.delta_rows), " rows of ", FormatPlanBytes(plan.delta_bytes), ", ",
-                      FormatPlanBytes(plan.delta_bytes_per_hour)));
+         absl::StrCat(Count(plan.deltas.rows), " rows of ", FormatPlanBytes(plan.deltas.bytes),
+                      ", ", FormatPlanBytes(plan.deltas.bytes_per_hour)));
   }
-  if (plan.ssd_life_years > 0) {
-    line("life of the SSD", absl::StrFormat("%.1f years", plan.ssd_life_years));
+  if (plan.disk.life_years > 0) {
+    line("life of the SSD", absl::StrFormat("%.1f years", plan.disk.life_years));
   }
   if (plan.price_per_billion_samples > 0) {
     line("price of a billion samples", absl::StrFormat("%.2f", plan.price_per_billion_samples));
@@ -180,7 +182,7 @@ std::string PlanJson(const PlanSpec& spec, const Plan& plan) {
   json["over"] = plan.over;
   json["remedies"] = plan.remedies;
   json["store"] = std::string(StoreKindName(plan.store));
-  json["cache_choice"] = plan.cache_choice;
+  json["cache_choice"] = plan.cache.choice;
   json["bottleneck"] = plan.bottleneck;
   for (const auto& [name, value] : plan.Values()) {
     if (name == "fits") continue;

@@ -26,29 +26,19 @@ constexpr double kLastStepBytes = 4;
 double LogBytes(const Plan& plan) { return plan.TierBytes("ssd"); }
 
 void AddTraffic(const Traffic& traffic, Plan* plan) {
-  plan->unique_keys = traffic.unique_keys;
-  plan->hit_rate = traffic.hit_rate;
-  plan->unique_hit_rate = traffic.unique_hit_rate;
-  plan->hit_rate_bound = traffic.hit_rate_bound;
-  plan->miss_rows = traffic.misses;
-  plan->link_bytes_down = traffic.link_bytes_down;
-  plan->link_bytes_up = traffic.link_bytes_up;
-  plan->new_rows = traffic.new_rows;
-  plan->store_shares = traffic.store_shares;
-  plan->ssd_ios_read = traffic.ssd_ios_read;
-  plan->ssd_bytes_read = traffic.ssd_bytes_read;
-  plan->ssd_bytes_written = traffic.ssd_bytes_written;
-  plan->write_amplification = traffic.write_amplification;
-}
-
-void AddExchange(const ExchangeBytes& exchange, Plan* plan) {
-  plan->exchange_bytes = exchange.total;
-  plan->exchange_bytes_node = exchange.node;
-  plan->exchange_bytes_network = exchange.network;
-  plan->exchange_ids_bytes = exchange.ids;
-  plan->exchange_forward_bytes = exchange.forward;
-  plan->exchange_backward_bytes = exchange.backward;
-  plan->allreduce_bytes = exchange.allreduce;
+  plan->cache.hit_rate = traffic.hit_rate;
+  plan->cache.unique_hit_rate = traffic.unique_hit_rate;
+  plan->cache.hit_rate_bound = traffic.hit_rate_bound;
+  plan->traffic.unique_keys = traffic.unique_keys;
+  plan->traffic.miss_rows = traffic.misses;
+  plan->traffic.new_rows = traffic.new_rows;
+  plan->traffic.link_bytes_down = traffic.link_bytes_down;
+  plan->traffic.link_bytes_up = traffic.link_bytes_up;
+  plan->traffic.store_shares = traffic.store_shares;
+  plan->disk.ios_read = traffic.ssd_ios_read;
+  plan->disk.bytes_read = traffic.ssd_bytes_read;
+  plan->disk.bytes_written = traffic.ssd_bytes_written;
+  plan->disk.write_amplification = traffic.write_amplification;
 }
 
 // Rows that a number of steps uses: those that live under a TTL of so many steps, and those that a
@@ -61,17 +51,17 @@ void AddRowsOfSteps(const Workload& workload, Plan* plan) {
         table, spec.tables[table].step_lookups(static_cast<double>(spec.batch_size)) * steps);
   };
   for (size_t t = 0; t < spec.tables.size(); ++t) {
-    plan->living_rows += used_in(t, spec.ttl_steps);
+    plan->deltas.living_rows += used_in(t, spec.ttl_steps);
     const double rows = used_in(t, spec.delta_interval_steps);
     const double state = spec.delta_weights_only ? 0 : workload.layouts[t].state_floats;
-    plan->delta_rows += rows;
-    plan->delta_bytes +=
+    plan->deltas.rows += rows;
+    plan->deltas.bytes +=
         rows * (kKeyBytes + kLastStepBytes + WireBytes(spec.delta_rows, spec.tables[t].dim) +
                 kFloatBytes * state);
   }
-  if (plan->delta_bytes > 0 && plan->step_seconds > 0) {
-    plan->delta_bytes_per_hour =
-        plan->delta_bytes / (spec.delta_interval_steps * plan->step_seconds) * 3600;
+  if (plan->deltas.bytes > 0 && plan->step_seconds > 0) {
+    plan->deltas.bytes_per_hour =
+        plan->deltas.bytes / (spec.delta_interval_steps * plan->step_seconds) * 3600;
   }
 }
 
@@ -81,18 +71,18 @@ void AddCheckpoint(const Workload& workload, Plan* plan) {
   const double ranks = workload.ranks();
   const double dense =
       workload.dense_parameters * kFloatBytes * (1 + spec.model.dense_optimizer_states);
-  plan->checkpoint_bytes = (plan->row_bytes + plan->rows * kKeyBytes) + dense;
-  plan->checkpoint_seconds =
+  plan->checkpoint.bytes = (plan->size.row_bytes + plan->size.rows * kKeyBytes) + dense;
+  plan->checkpoint.seconds =
       hardware.ssd_write_bytes_per_second > 0
-          ? plan->checkpoint_bytes / ranks / hardware.ssd_write_bytes_per_second
+          ? plan->checkpoint.bytes / ranks / hardware.ssd_write_bytes_per_second
           : 0;
-  double written = plan->ssd_bytes_written / std::max(1e-30, plan->step_seconds);
+  double written = plan->disk.bytes_written / std::max(1e-30, plan->step_seconds);
   if (spec.checkpoint_interval_steps > 0) {
     const double interval = spec.checkpoint_interval_steps * plan->step_seconds;
-    if (plan->store == StoreKind::kMemory) {
+    if (!FactsOf(plan->store).on_disk) {
       plan->items.push_back({"ssd", "retained snapshots",
-                             (spec.retained_snapshots + 1.0) * plan->checkpoint_bytes / ranks});
-      written += plan->checkpoint_bytes / ranks / interval;
+                             (spec.retained_snapshots + 1.0) * plan->checkpoint.bytes / ranks});
+      written += plan->checkpoint.bytes / ranks / interval;
     } else {
       // Rows that change between two snapshots exist once more for each that is retained, at most
       // twice that with the garbage beside them.
@@ -108,7 +98,7 @@ void AddCheckpoint(const Workload& workload, Plan* plan) {
     }
   }
   if (written > 0 && hardware.ssd_endurance_bytes > 0) {
-    plan->ssd_life_years = hardware.ssd_endurance_bytes / written / kSecondsPerYear;
+    plan->disk.life_years = hardware.ssd_endurance_bytes / written / kSecondsPerYear;
   }
   if (hardware.price_per_rank_hour > 0 && plan->samples_per_second > 0) {
     plan->price_per_billion_samples =
@@ -134,9 +124,9 @@ void Judge(const Workload& workload, Plan* plan) {
                                         FormatPlanBytes(bytes - tier.limit)));
     }
   }
-  if (plan->cache_bytes > 0 && plan->cache_bytes < workload.min_cache_bytes) {
+  if (plan->cache.bytes > 0 && plan->cache.bytes < workload.min_cache_bytes) {
     plan->fits = false;
-    plan->over.push_back(absl::StrCat("cache: ", FormatPlanBytes(plan->cache_bytes),
+    plan->over.push_back(absl::StrCat("cache: ", FormatPlanBytes(plan->cache.bytes),
                                       " do not hold the rows of the steps in flight; about ",
                                       FormatPlanBytes(workload.min_cache_bytes), " do"));
   }
@@ -159,22 +149,22 @@ absl::StatusOr<Planner> Planner::Create(const PlanSpec& spec) {
 Plan Planner::With(StoreKind store, double cache_bytes) const {
   Plan plan;
   plan.store = store;
-  plan.cache_bytes = cache_bytes;
-  plan.rows = workload_.rows;
-  plan.weight_bytes = workload_.weight_bytes;
-  plan.payload_bytes = workload_.payload_bytes;
-  plan.row_bytes = workload_.row_bytes;
-  plan.whole_cache_bytes = workload_.whole_cache_bytes;
-  plan.lookups = workload_.lookups;
-  plan.dense_parameters = workload_.dense_parameters;
+  plan.cache.bytes = cache_bytes;
+  plan.size.rows = workload_.rows;
+  plan.size.weight_bytes = workload_.weight_bytes;
+  plan.size.payload_bytes = workload_.payload_bytes;
+  plan.size.row_bytes = workload_.row_bytes;
+  plan.size.whole_cache_bytes = workload_.whole_cache_bytes;
+  plan.traffic.lookups = workload_.lookups;
+  plan.size.dense_parameters = workload_.dense_parameters;
 
   const TierChoice tiers(workload_, store, cache_bytes);
-  for (const CacheBytes& cache : tiers.caches) plan.cache_rows += static_cast<double>(cache.ways);
+  for (const CacheBytes& cache : tiers.caches) plan.cache.rows += static_cast<double>(cache.ways);
   plan.items = TierItems(workload_, tiers);
   Traffic traffic = CountTraffic(workload_, tiers);
   CountDisk(workload_, tiers, LogBytes(plan), &traffic);
   AddTraffic(traffic, &plan);
-  AddExchange(CountExchange(workload_), &plan);
+  plan.exchange = CountExchange(workload_);
 
   const bool measured = !workload_.has_gpu() && workload_.hardware.calibrated();
   StepTime time = measured ? StepTimeFromMeasurement(workload_, tiers, traffic)
@@ -194,9 +184,9 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
 
 // The rate grows with the cache, so the least cache that gives a rate is found by bisection.
 Plan Planner::ChooseCache(StoreKind store) const {
-  if (!workload_.has_gpu() && store == StoreKind::kMemory) {
+  if (!workload_.has_gpu() && FactsOf(store).in_place) {
     Plan plan = With(store, 0);
-    plan.cache_choice = "none: rows are trained where the memory store keeps them";
+    plan.cache.choice = "none: rows are trained where the memory store keeps them";
     return plan;
   }
   const double limit = workload_.has_gpu() ? workload_.hbm_limit() : workload_.dram_limit();
@@ -204,10 +194,10 @@ Plan Planner::ChooseCache(StoreKind store) const {
   const double others = least.TierBytes(workload_.near_tier()) - workload_.min_cache_bytes;
   // Beyond a cache of all rows nothing is gained; its buffers take at most 9/64.
   const double most =
-      std::min(limit - others, least.whole_cache_bytes * 64 / 55 + workload_.min_cache_bytes);
+      std::min(limit - others, least.size.whole_cache_bytes * 64 / 55 + workload_.min_cache_bytes);
   if (most <= workload_.min_cache_bytes) {
     Plan plan = least;
-    plan.cache_choice = "the least that holds the steps in flight";
+    plan.cache.choice = "the least that holds the steps in flight";
     return plan;
   }
   const double best = With(store, most).samples_per_second;
@@ -225,7 +215,7 @@ Plan Planner::ChooseCache(StoreKind store) const {
     (With(store, budget(middle)).samples_per_second >= wanted ? enough : too_small) = middle;
   }
   Plan plan = With(store, budget(enough));
-  plan.cache_choice = reaches_target ? "the least that reaches the target"
+  plan.cache.choice = reaches_target ? "the least that reaches the target"
                                      : absl::StrFormat(
                                            "the least within %g %% of the fastest that fits (%s "
                                            "samples/s)",
@@ -237,15 +227,15 @@ Plan Planner::WithStore(StoreKind store) const {
   const int64_t cache_bytes = workload_.spec.cache_bytes;
   if (cache_bytes == PlanSpec::kAuto) return ChooseCache(store);
   Plan plan = With(store, static_cast<double>(cache_bytes));
-  plan.cache_choice = "as the spec says";
+  plan.cache.choice = "as the spec says";
   return plan;
 }
 
 Plan Planner::Choose() const {
   const PlanSpec& spec = workload_.spec;
-  Plan plan = WithStore(spec.store_auto ? StoreKind::kMemory : spec.store);
+  Plan plan = WithStore(spec.store_auto ? PlannedStore(/*on_disk=*/false) : spec.store);
   if (spec.store_auto && !plan.fits && spec.cache_bytes != 0 && workload_.hardware.ssd_bytes > 0) {
-    Plan on_disk = WithStore(StoreKind::kSsd);
+    Plan on_disk = WithStore(PlannedStore(/*on_disk=*/true));
     if (on_disk.fits) plan = std::move(on_disk);
   }
   return plan;
@@ -255,14 +245,15 @@ std::vector<PlanCurvePoint> Planner::Curve(const Plan& plan) const {
   constexpr int kPoints = 64;
   std::vector<PlanCurvePoint> points;
   // A cache of all rows, its buffers included.
-  const double most = std::max(plan.whole_cache_bytes * 64 / 55, workload_.min_cache_bytes * 1.01);
+  const double most =
+      std::max(plan.size.whole_cache_bytes * 64 / 55, workload_.min_cache_bytes * 1.01);
   for (int i = 0; i <= kPoints; ++i) {
     const double bytes =
         std::round(workload_.min_cache_bytes *
                    std::pow(most / workload_.min_cache_bytes, i / double{kPoints}));
     const Plan other = With(plan.store, bytes);
-    points.push_back({bytes, other.cache_rows, other.hit_rate, other.unique_hit_rate,
-                      other.hit_rate_bound, other.samples_per_second});
+    points.push_back({bytes, other.cache.rows, other.cache.hit_rate, other.cache.unique_hit_rate,
+                      other.cache.hit_rate_bound, other.samples_per_second});
   }
   return points;
 }

@@ -148,7 +148,7 @@ void MeasuredStep::AddCacheStages() {
   Work("write evicted rows", engine_.evict.Of(traffic_.evicted, traffic_.evicted_bytes),
        engine_.miss_busy, kPlace);
   const double miss = engine_.miss.Of(traffic_.misses, traffic_.miss_bytes);
-  if (tiers_.store == StoreKind::kSsd) {
+  if (FactsOf(tiers_.store).on_disk) {
     AddSsdReads(miss);
   } else {
     Work("read misses", miss, engine_.miss_busy, kRead);
@@ -201,7 +201,7 @@ void MeasuredStep::Finish() {
   for (const double seconds : work_) processors += seconds;
   // The disk itself takes no processor, and what reads from memory in one thread has as many of
   // them as it can use.
-  const bool reads_disk = tiers_.has_cache() && tiers_.store == StoreKind::kSsd;
+  const bool reads_disk = tiers_.has_cache() && FactsOf(tiers_.store).on_disk;
   std::array<double, kChains> beside = {};
   beside[kStep] = engine_.step_beside;
   if (reads_disk && ahead_) beside[reads_while_placing() ? kRead : kPlace] = engine_.disk_beside;

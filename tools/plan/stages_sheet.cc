@@ -83,7 +83,7 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
         {SecondsAt(traffic.link_bytes_up, hardware.host_link_bytes_per_second), "host link"},
         {cpu_seconds, "cpu"},
         {SecondsAt(2 * traffic.evicted_bytes, hardware.dram_bytes_per_second), "dram"}};
-    if (tiers.store == StoreKind::kSsd) {
+    if (FactsOf(tiers.store).on_disk) {
       reads.push_back(
           {SecondsAt(traffic.ssd_ios_read, hardware.ssd_read_ios_per_second), "ssd reads"});
       reads.push_back({SecondsAt(traffic.ssd_bytes_read, hardware.ssd_read_bytes_per_second),

@@ -32,7 +32,7 @@ void AddStore(const Workload& workload, StoreKind store, Items* items) {
   const double weights = workload.weight_bytes / workload.ranks();
   const double state = (workload.payload_bytes - workload.weight_bytes) / workload.ranks();
   const double padding = (workload.row_bytes - workload.payload_bytes) / workload.ranks();
-  if (store == StoreKind::kMemory) {
+  if (!FactsOf(store).on_disk) {
     std::vector<TierRows> tables;
     for (size_t t = 0; t < workload.spec.tables.size(); ++t) {
       tables.push_back({workload.RowsOf(workload.spec.tables[t]) / workload.ranks(),

@@ -159,7 +159,7 @@ SsdStoreBytes SsdStoreSize(const Workload& workload) {
 
 void CountDisk(const Workload& workload, const TierChoice& tiers, double log_bytes,
                Traffic* traffic) {
-  if (tiers.store != StoreKind::kSsd) return;
+  if (!FactsOf(tiers.store).on_disk) return;
   const double run_steps = workload.spec.run_steps;
   // A cleaner that empties segments filled to u writes 1 / (1 - u) bytes for each new one
   // (Rosenblum, Ousterhout, "The design and implementation of a log-structured file system", TOCS

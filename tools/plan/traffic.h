@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "store/open.h"
+#include "tools/plan/plan.h"
 #include "tools/plan/tier_bytes.h"
 #include "tools/plan/workload.h"
 
@@ -57,16 +57,6 @@ SsdStoreBytes SsdStoreSize(const Workload& workload);
 void CountDisk(const Workload& workload, const TierChoice& tiers, double log_bytes,
                Traffic* traffic);
 
-// Bytes that a rank sends in a step; all 0 with one rank.
-struct ExchangeBytes {
-  double ids = 0;       // keys, and how many there are of each table
-  double forward = 0;   // rows
-  double backward = 0;  // their gradients
-  double total = 0;
-  double node = 0;  // of total, to ranks of the same node
-  double network = 0;
-  double allreduce = 0;  // of dense gradients, in its node and over the network
-};
 ExchangeBytes CountExchange(const Workload& workload);
 
 }  // namespace hotrow
