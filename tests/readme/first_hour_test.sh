@@ -51,6 +51,11 @@ awk '$3 < 0.72 { bad = 1 } END { exit bad || NR < 4 }' aucs || {
   echo "docs/first_hour.md: a model of the page does not learn its clicks"
   exit 1
 }
+# A plan that is far from the run says why.
+grep -q 'times from data sheets' block*.log && grep -q 'several times as long' block*.log || {
+  echo "docs/first_hour.md: the plan does not say that its times are those of data sheets"
+  exit 1
+}
 # A score for each line, and the server's answer.
 scores=$(cat block*.log | grep -cE '^0\.[0-9]+$') || true
 [[ $scores -eq 3 ]] || { echo "docs/first_hour.md: $scores scores, expected 3"; exit 1; }
