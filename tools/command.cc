@@ -49,10 +49,10 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 
 std::span<const Command> Commands() {
   static const std::array commands = {
-      kApplyCommand,  kBenchServeCommand, kCalibrateCommand, kCompactCommand,
-      kExportCommand, kImportCommand,     kInspectCommand,   kPackCommand,
-      kPlanCommand,   kQuantizeCommand,   kScoreCommand,     kServeCommand,
-      kTopCommand,    kTraceCommand,      kTrainCommand,     kVerifyCommand};
+      kApplyCommand,    kBenchServeCommand, kCalibrateCommand, kCompactCommand, kEraseCommand,
+      kExportCommand,   kImportCommand,     kInspectCommand,   kPackCommand,    kPlanCommand,
+      kQuantizeCommand, kScoreCommand,      kServeCommand,     kTopCommand,     kTraceCommand,
+      kTrainCommand,    kVerifyCommand};
   return commands;
 }
 
