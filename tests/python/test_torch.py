@@ -516,7 +516,8 @@ class OptionalFeaturesTest(unittest.TestCase):
     def test_a_batch_may_lack_them(self):
         batch = batch_of(0)
         lacking = {name: ids for name, ids in batch.items() if name != "played"}
-        nobody = (torch.empty(0, dtype=torch.int64), torch.zeros(len(batch["item"]), dtype=torch.int64))
+        zeros = torch.zeros(len(batch["item"]), dtype=torch.int64)
+        nobody = (zeros[:0], zeros)
         with make() as tables, make(optional_features=["played"], prefetch_depth=1) as towers:
             with self.assertRaisesRegex(ValueError, "'played' is missing"):
                 tables(lacking)
