@@ -20,6 +20,8 @@ namespace {
 constexpr size_t kHelpWidth = 100;
 constexpr size_t kHelpColumn = 37;  // where the text starts; the longest flag fits before it
 constexpr std::string_view kPresetFlag = "preset";
+constexpr std::string_view kHelpFlag = "help";
+constexpr std::string_view kPresets = "Presets";
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -37,6 +39,13 @@ size_t EditDistance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+
+// In lower case; empty: none.
+std::string HelpTopic(const std::vector<std::pair<std::string, std::string>>& given) {
+  const auto asked = std::find_if(given.begin(), given.end(),
+                                  [](const auto& flag) { return flag.first == kHelpFlag; });
+  return asked == given.end() ? std::string() : absl::AsciiStrToLower(asked->second);
 }
 
 // A word as a shell takes it for one argument.
@@ -381,6 +390,7 @@ absl::Status FlagSet::Parse(int argc, const char* const* argv) {
     const std::string_view name = body.substr(0, equals);
     if (name == "help" || name == "h") {
       help_requested_ = true;
+      if (equals != std::string_view::npos) given_.emplace_back(kHelpFlag, body.substr(equals + 1));
       continue;
     }
     const Flag* const flag = Find(name);
@@ -411,15 +421,33 @@ absl::Status FlagSet::Parse(int argc, const char* const* argv) {
     HOTROW_RETURN_IF_ERROR(Set(*flag, value));
     given_.emplace_back(flag->name, value);
   }
+  if (const std::string topic = HelpTopic(given_); !topic.empty() && Help().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--help=", topic, ": no group of flags has this name, and no flag has it in its own; ",
+        program_, " --help lists all"));
+  }
   return absl::OkStatus();
 }
 
+// All flags; with --help=TOPIC those of the group of this name, or else those that have it in
+// theirs.
 std::string FlagSet::Help() const {
+  const std::string topic = HelpTopic(given_);
+  const auto is_topic = [&](std::string_view title) {
+    return absl::AsciiStrToLower(Absl(title)) == topic;
+  };
+  const bool is_group = is_topic(kPresets) || std::any_of(groups_.begin(), groups_.end(), is_topic);
+  const auto is_shown = [&](const Flag& flag) {
+    return topic.empty() ||
+           (is_group ? is_topic(groups_[flag.group]) : flag.name.find(topic) != std::string::npos);
+  };
   std::string out;
   for (size_t group = 0; group < groups_.size(); ++group) {
-    absl::StrAppend(&out, group == 0 ? "" : "\n", groups_[group], "\n");
+    bool has_title = false;
     for (const Flag& flag : flags_) {
-      if (flag.group != group) continue;
+      if (flag.group != group || !is_shown(flag)) continue;
+      if (!has_title) absl::StrAppend(&out, out.empty() ? "" : "\n", groups_[group], "\n");
+      has_title = true;
       std::string line =
           absl::StrCat("  --", flag.name, flag.field.is_switch ? "" : "=", flag.field.hint);
       line.resize(std::max(kHelpColumn, line.size() + 1), ' ');
@@ -431,14 +459,24 @@ std::string FlagSet::Help() const {
       }
     }
   }
-  if (!presets_.empty()) absl::StrAppend(&out, "\nPresets\n");
+  const bool has_presets = !presets_.empty() && (topic.empty() || is_topic(kPresets));
+  if (has_presets) absl::StrAppend(&out, out.empty() ? "" : "\n", Absl(kPresets), "\n");
   for (const FlagPreset& preset : presets_) {
+    if (!has_presets) break;
     absl::StrAppend(&out, "  --", Absl(kPresetFlag), "=", preset.name, "\n");
     for (const std::string& text : {preset.result, absl::StrJoin(preset.flags, " ")}) {
       for (const std::string& line : WrapText(text, kHelpWidth - 6)) {
         absl::StrAppend(&out, "      ", line, "\n");
       }
     }
+  }
+  constexpr size_t kFewGroups = 3;
+  if (topic.empty() && groups_.size() > kFewGroups) {
+    const std::string titles = absl::AsciiStrToLower(absl::StrJoin(groups_, ", "));
+    const std::string text = absl::StrCat(
+        "--help=TOPIC shows some of these flags: those of a group (", titles,
+        presets_.empty() ? "" : ", presets", "), or those that have TOPIC in their names.");
+    absl::StrAppend(&out, "\n", absl::StrJoin(WrapText(text, kHelpWidth), "\n"), "\n");
   }
   return out;
 }

@@ -13,6 +13,7 @@
 #include "capi/options_impl.h"
 #include "capi/tables_impl.h"
 #include "capi/views_impl.h"
+#include "embedding/collection_metrics.h"
 
 namespace hotrow::capi {
 
@@ -469,6 +470,13 @@ hotrow_status hotrow_stats(hotrow_collection* collection, char* text, uint64_t s
                            uint64_t* needed) {
   return CallTables(collection, [&](Tables& tables) {
     return GiveText(StatsText(tables.collection->Stats()), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_metrics(hotrow_collection* collection, char* text, uint64_t size,
+                             uint64_t* needed) {
+  return CallTables(collection, [&](Tables& tables) {
+    return GiveText(MetricsText(tables.collection->Stats()), text, size, needed);
   });
 }
 

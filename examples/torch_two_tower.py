@@ -67,14 +67,9 @@ def recall(model: TwoTower, shop: Shop, batch: Dict[str, Any], best: int) -> flo
     """How often the item that was bought is among the `best` of all items."""
     model.eval()
     items = torch.arange(shop.items)
-    user_parts = {name: batch[name] for name in ("user", "history")}
     with torch.no_grad():
-        vectors = []
-        for part in items.split(1024):
-            nobody = {name: ids[:1].expand(len(part), *ids.shape[1:]).contiguous()
-                      for name, ids in user_parts.items()}
-            features = {**nobody, "item": part, "category": part % TASTES // 4}
-            vectors.append(model(features)[1])
+        vectors = [model({"item": part, "category": part % TASTES // 4})[1]  # of nobody
+                   for part in items.split(1024)]
         users = model(batch)[0]
     model.train()
     top = (users @ torch.cat(vectors).T).topk(best, dim=1).indices
@@ -102,7 +97,7 @@ def main() -> None:
          hotrow.Table("categories", arguments.dim, ["category"], optimizer=adagrad,
                       initializer=first)],
         store=hotrow.Memory("1GB"), max_batch_size=max(1024, arguments.batch), seed=1,
-        prefetch_depth=1,
+        prefetch_depth=1, optional_features=["user", "history"],
     )
     with tables:
         model = TwoTower(tables, arguments.dim)

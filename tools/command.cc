@@ -49,10 +49,10 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 
 std::span<const Command> Commands() {
   static const std::array commands = {
-      kApplyCommand,  kBenchServeCommand, kCalibrateCommand, kCompactCommand,
-      kExportCommand, kImportCommand,     kInspectCommand,   kPackCommand,
-      kPlanCommand,   kQuantizeCommand,   kScoreCommand,     kServeCommand,
-      kTopCommand,    kTraceCommand,      kTrainCommand,     kVerifyCommand};
+      kApplyCommand,    kBenchServeCommand, kCalibrateCommand, kCompactCommand, kEraseCommand,
+      kExportCommand,   kImportCommand,     kInspectCommand,   kPackCommand,    kPlanCommand,
+      kQuantizeCommand, kScoreCommand,      kServeCommand,     kTopCommand,     kTraceCommand,
+      kTrainCommand,    kVerifyCommand};
   return commands;
 }
 
@@ -81,6 +81,14 @@ absl::Status ParseArguments(const Command& command, std::span<const char* const>
   }
   HOTROW_RETURN_IF_ERROR(flags->Parse(static_cast<int>(rest.size()), rest.data()));
   if (flags->help_requested()) {
+    const bool of_topic = std::any_of(arguments.begin(), arguments.end(), [](const char* argument) {
+      return std::string_view(argument).starts_with("--help=");
+    });
+    if (of_topic) {
+      std::fputs(flags->Help().c_str(), stdout);
+      operands->clear();
+      return absl::OkStatus();
+    }
     std::printf("hotrow %s: %s\nUsage: hotrow %s %s [--flag=value ...]\n\n%s\n%s", command.name,
                 command.summary, command.name, command.operands, command.details,
                 flags->Help().c_str());

@@ -33,6 +33,7 @@ extern const Command kApplyCommand;
 extern const Command kBenchServeCommand;
 extern const Command kCalibrateCommand;
 extern const Command kCompactCommand;
+extern const Command kEraseCommand;
 extern const Command kExportCommand;
 extern const Command kImportCommand;
 extern const Command kInspectCommand;

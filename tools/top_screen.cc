@@ -75,6 +75,7 @@ class Numbers {
     const double before = before_samples_.Find(name, labels);
     return now >= before ? now - before : now;
   }
+  bool HasRates() const { return seconds_ > 0; }
   double Rate(const std::string& name, const Labels& labels = {}) const {
     return seconds_ > 0 ? Growth(name, labels) / seconds_ : 0;
   }
@@ -171,6 +172,67 @@ std::string InfoOf(const MetricFamilies& now, const std::string& label) {
   const Labels& labels = family->second.samples[0].labels;
   const auto at = labels.find(label);
   return at == labels.end() ? std::string() : ForTerminal(at->second, kNameColumns);
+}
+
+// The mean of a histogram's growth; where it has not grown, since the beginning.
+double Mean(const Numbers& n, const std::string& name) {
+  return n.Share(absl::StrCat(name, "_sum"), absl::StrCat(name, "_count"));
+}
+
+// What `hotrow serve` says.
+void AppendServer(const Numbers& n, std::string* out) {
+  const std::vector<std::string> models = n.ValuesOf("hotrow_serve_info", "model");
+  if (models.empty()) return;
+  absl::StrAppendFormat(out, "%s served, of step %s, %s rows in %s: %s\n",
+                        ForTerminal(models[0], kNameColumns),
+                        FormatCount(Whole(n.Now("hotrow_serve_model_step"))),
+                        FormatCount(Whole(n.Now("hotrow_serve_model_rows"))),
+                        Bytes(n.Now("hotrow_serve_model_table_bytes")),
+                        n.Now("hotrow_serve_ready") == 1 ? "ready" : "NOT READY");
+  if (n.HasRates()) {
+    absl::StrAppendFormat(out, "  %s requests/s, %s samples/s",
+                          Short(n.Rate("hotrow_serve_request_seconds_count")),
+                          Short(n.Rate("hotrow_serve_samples_total")));
+  } else {
+    absl::StrAppendFormat(out, "  %s requests, %s samples so far",
+                          Short(n.Now("hotrow_serve_request_seconds_count")),
+                          Short(n.Now("hotrow_serve_samples_total")));
+  }
+  absl::StrAppendFormat(out, "; %s of %s places to wait taken, %s connections\n",
+                        FormatCount(Whole(n.Now("hotrow_serve_queue_requests"))),
+                        FormatCount(Whole(n.Now("hotrow_serve_queue_requests_max"))),
+                        FormatCount(Whole(n.Now("hotrow_serve_connections"))));
+  absl::StrAppendFormat(out, "  %s a request, %s of them waiting, %s scoring",
+                        Millis(Mean(n, "hotrow_serve_request_seconds")),
+                        Millis(Mean(n, "hotrow_serve_queue_seconds")),
+                        Millis(Mean(n, "hotrow_serve_score_seconds")));
+  if (const double most = n.Quantile("hotrow_serve_request_seconds", 0.99);
+      most > 0 && std::isfinite(most)) {
+    absl::StrAppendFormat(out, "; 99 %% within %s", Millis(most));
+  }
+  absl::StrAppendFormat(
+      out, "; %s samples a batch\n",
+      Short(n.Share("hotrow_serve_batch_samples_total", "hotrow_serve_batches_total")));
+  if (n.Now("hotrow_serve_row_cache_rows") > 0) {
+    const double hits = n.Now("hotrow_serve_row_cache_hits_total");
+    const double keys = hits + n.Now("hotrow_serve_row_cache_misses_total");
+    absl::StrAppendFormat(out, "  cache of rows: %s of keys; %s/s read from the disk\n",
+                          Percent(keys > 0 ? hits / keys : 0),
+                          Bytes(n.Rate("hotrow_serve_row_read_bytes_total")));
+  }
+  const double behind = n.Now("hotrow_serve_newest_step") - n.Now("hotrow_serve_model_step");
+  if (behind > 0 || n.Now("hotrow_serve_looks_failed_total") > 0) {
+    absl::StrAppendFormat(out, "  BEHIND BY %s STEPS, %s looks refused what they found\n",
+                          FormatCount(Whole(behind)),
+                          FormatCount(Whole(n.Now("hotrow_serve_looks_failed_total"))));
+  }
+  std::string replies;
+  for (const std::string& code : n.ValuesOf("hotrow_serve_replies_total", "code")) {
+    absl::StrAppend(&replies, replies.empty() ? "" : ", ",
+                    FormatCount(Whole(n.Growth("hotrow_serve_replies_total", {{"code", code}}))),
+                    " of ", ForTerminal(code, kNameColumns));
+  }
+  if (!replies.empty()) absl::StrAppend(out, "  replies: ", replies, "\n");
 }
 
 void AppendRun(const MetricFamilies& metrics, const Numbers& n, std::string* out) {
@@ -377,6 +439,7 @@ std::string TopScreen(const MetricFamilies& before, const MetricFamilies& now, d
                       int64_t tables_max) {
   const Numbers numbers(before, now, seconds);
   std::string out;
+  AppendServer(numbers, &out);
   AppendRun(now, numbers, &out);
   if (numbers.Has("hotrow_lookups_total")) {
     AppendLookups(numbers, &out);

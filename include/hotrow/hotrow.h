@@ -416,6 +416,9 @@ hotrow_status hotrow_steps(hotrow_collection* collection, int64_t* steps);
 // "tables": [{"name": "users", ...}]}. embedding/stats.h has all members.
 hotrow_status hotrow_stats(hotrow_collection* collection, char* text, uint64_t size,
                            uint64_t* needed);
+// The same as the text that Prometheus reads: docs/metrics.md.
+hotrow_status hotrow_metrics(hotrow_collection* collection, char* text, uint64_t size,
+                             uint64_t* needed);
 
 // ---- Snapshots: for callers with their own manifests ----
 

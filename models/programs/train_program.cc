@@ -292,7 +292,10 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags, program.presets);
   HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
   if (set.help_requested()) {
-    std::fputs(HelpText(program, set).c_str(), stdout);
+    const bool of_topic = std::any_of(argv + 1, argv + argc, [](const char* argument) {
+      return std::string_view(argument).starts_with("--help=");
+    });
+    std::fputs((of_topic ? set.Help() : HelpText(program, set)).c_str(), stdout);
     return absl::OkStatus();
   }
   const absl::StatusOr<CommKind> parsed_comm = ParseCommKind(flags.comm);

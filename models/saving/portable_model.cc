@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -51,6 +52,50 @@ std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables) 
   });
   return out;
 }
+
+// Tells the rows that an export leaves out, and adds up what they are.
+class LeftOut {
+ public:
+  static absl::StatusOr<LeftOut> Of(const SavedModel& saved,
+                                    const std::vector<PortableTable>& tables,
+                                    const ExportOptions& options) {
+    LeftOut out;
+    out.keys_.resize(tables.size());
+    out.digests_.resize(tables.size());
+    for (const PortableTable& table : tables) out.hashed_bytes_.push_back(HashedBytesOf(table));
+    for (const auto& [name, keys] : options.without) {
+      const auto at = std::find_if(tables.begin(), tables.end(), [&name = name](const auto& table) {
+        return table.name == name;
+      });
+      if (at == tables.end()) {
+        return absl::NotFoundError(absl::StrCat(
+            saved.dir, ": it has no table \"", name, "\"; its tables are ",
+            absl::StrJoin(tables, ", ", [](std::string* text, const PortableTable& table) {
+              absl::StrAppend(text, table.name);
+            })));
+      }
+      out.keys_[static_cast<size_t>(at - tables.begin())] = keys;
+    }
+    return out;
+  }
+
+  bool Has(const RowKey& key) const {
+    return key.table < keys_.size() &&
+           std::binary_search(keys_[key.table].begin(), keys_[key.table].end(), key.key);
+  }
+  void Add(const RowKey& key, std::span<const std::byte> row) {
+    PortableDigest& digest = digests_[key.table];
+    ++digest.rows;
+    digest.hash +=
+        HashBytes(key.key, key.table, row.first(static_cast<size_t>(hashed_bytes_[key.table])));
+  }
+  const PortableDigest& digest(size_t table) const { return digests_[table]; }
+
+ private:
+  std::vector<std::vector<uint64_t>> keys_;  // by table, ascending
+  std::vector<int64_t> hashed_bytes_;
+  std::vector<PortableDigest> digests_;
+};
 
 // Writes all rows into a new store in `dir`, as one committed snapshot, and describes it in *info.
 absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& options,
@@ -170,6 +215,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   PortableModel portable;
   portable.model = saved;
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(saved));
+  HOTROW_ASSIGN_OR_RETURN(LeftOut left_out, LeftOut::Of(saved, portable.tables, options));
 
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PartialDir> partial, PartialDir::Create(env, dir));
   HOTROW_ASSIGN_OR_RETURN(
@@ -187,20 +233,28 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
-          return aged.Has(key, row) ? absl::OkStatus() : writer->Add(key, row);
+          if (aged.Has(key, row)) return absl::OkStatus();
+          if (!left_out.Has(key)) return writer->Add(key, row);
+          left_out.Add(key, row);
+          return absl::OkStatus();
         }));
   }
   HOTROW_ASSIGN_OR_RETURN(portable.tables, writer->Finish());
+  PortableSummary summary;
   std::vector<PortableDigest> digests;
   for (size_t i = 0; i < portable.tables.size(); ++i) {
     const PortableTable& table = portable.tables[i];
     const SavedModel::Table& expected = saved.tables[i];
     digests.push_back({*table.rows, *table.hash});
-    if ((expected.rows >= 0 && expected.rows != *table.rows) ||
-        (!expected.hash.empty() && expected.hash != table.hash->ToHex())) {
+    PortableDigest read = digests.back();
+    read.rows += left_out.digest(i).rows;
+    read.hash += left_out.digest(i).hash;
+    summary.rows_left_out += left_out.digest(i).rows;
+    if ((expected.rows >= 0 && expected.rows != read.rows) ||
+        (!expected.hash.empty() && expected.hash != read.hash.ToHex())) {
       return absl::DataLossError(
-          absl::StrCat(TablesPlace(saved), ": table \"", table.name, "\" has ", *table.rows,
-                       " rows of hash ", table.hash->ToHex(), ", the manifest says ", expected.rows,
+          absl::StrCat(TablesPlace(saved), ": table \"", table.name, "\" has ", read.rows,
+                       " rows of hash ", read.hash.ToHex(), ", the manifest says ", expected.rows,
                        " of ", expected.hash, "; use a copy of the checkpoint"));
     }
   }
@@ -212,7 +266,6 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   HOTROW_RETURN_IF_ERROR(WritePortableRest(env, partial->path(), dense, &portable));
   HOTROW_RETURN_IF_ERROR(partial->Commit());
 
-  PortableSummary summary;
   summary.from = saved.dir;
   summary.to = dir;
   summary.model = saved;
@@ -309,6 +362,21 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   // If only the last sync failed, the checkpoint may exist. Then it needs its store.
   if (!committed.ok() && store_dir != nullptr && !partial->committed()) store_dir->Revoke();
   HOTROW_RETURN_IF_ERROR(committed);
+  return summary;
+}
+
+absl::StatusOr<PortableSummary> CopyWithout(ExportOptions from, ImportOptions to) {
+  Env& env = EnvOf(to.env);
+  const std::string checkpoint = WithoutEndingSlashes(to.checkpoint);
+  HOTROW_RETURN_IF_ERROR(CheckIsFree(env, checkpoint));
+  from.dir = to.dir = absl::StrCat(checkpoint, ".erasing");
+  HOTROW_ASSIGN_OR_RETURN(const PortableSummary exported, ExportPortable(from));
+  absl::StatusOr<PortableSummary> summary = ImportPortable(to);
+  const absl::Status removed = RemoveTree(env, to.dir);
+  if (summary.ok() && !removed.ok()) return removed;
+  if (!summary.ok()) return summary.status();
+  summary->from = exported.from;
+  summary->rows_left_out = exported.rows_left_out;
   return summary;
 }
 

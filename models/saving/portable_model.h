@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVING_PORTABLE_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct ExportOptions {
   // The limit of the index of an ssd store; 0: none. The parts of several ranks are read one by
   // one.
   int64_t store_bytes = 0;
+  // Keys whose rows are left out, ascending, by the name of their table.
+  std::map<std::string, std::vector<uint64_t>> without;
   Env* env = nullptr;  // not owned; null: the real file system
 };
 
@@ -53,6 +56,7 @@ struct PortableSummary {
   std::vector<PortableDigest> tables;             // in the order of model.tables
   int64_t files = 0;                              // of arrays
   int64_t bytes = 0;                              // of rows, as the arrays hold them
+  int64_t rows_left_out = 0;                      // for ExportOptions::without
   std::vector<std::optional<ServingRows>> codes;  // by table: PortableTable::codes
 };
 
@@ -67,6 +71,11 @@ struct PortableSummary {
 // of the stores. Nothing is made then.
 absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options);
 absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options);
+
+// A checkpoint without some rows: `from` is exported without them into CHECKPOINT.erasing, which is
+// imported and removed. from.dir and to.dir are not read. Errors: those of both; NotFound
+// (`without` has a table that the checkpoint lacks; names those that it has).
+absl::StatusOr<PortableSummary> CopyWithout(ExportOptions from, ImportOptions to);
 
 // The dense parameters of a directory of the portable form, whose manifest is `portable`. Errors:
 // DataLoss, InvalidArgument; they name the file.

@@ -3,7 +3,9 @@
 import ctypes
 import struct
 from collections.abc import Mapping  # isinstance of typing's takes a microsecond
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union,
+)
 
 import numpy as np
 
@@ -59,6 +61,8 @@ _ID_TYPES: Dict[Any, int] = {
 }
 _BAG_TYPES: Dict[Any, int] = {np.dtype(np.int64): _abi.INT64, np.dtype(np.int32): _abi.INT32}
 _FLOAT32 = np.dtype(np.float32)
+_NOTHING = np.empty(1, dtype=np.int64)
+_NOTHING_AT = _NOTHING.ctypes.data
 
 _from_buffer: Callable[[Any], Any] = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
@@ -133,8 +137,14 @@ class BatchReader:
     `keep` holds what the addresses point to until the call has returned.
     """
 
-    def __init__(self, feature_names: Sequence[str], unpooled: Sequence[int]) -> None:
+    def __init__(
+        self,
+        feature_names: Sequence[str],
+        unpooled: Sequence[int],
+        optional: Collection[str] = (),
+    ) -> None:
         self._names = list(feature_names)
+        self._optional = frozenset(optional)  # names that a batch may lack
         self._unpooled = list(unpooled)  # indices of features
         self._bags = ctypes.create_string_buffer(_BAGS.size * max(1, len(self._names)))
         self._batch = ctypes.create_string_buffer(_BATCH.size)
@@ -269,11 +279,16 @@ class BatchReader:
                 raise ValueError(f"batch: no table has a feature {unknown[0]!r}")
         batch_size = -1
         sizes = []
+        lacking = []
         for index, name in enumerate(names):
             try:
                 ids = batch[name]
             except KeyError:
-                raise ValueError(f"batch: feature {name!r} is missing") from None
+                if name not in self._optional:
+                    raise ValueError(f"batch: feature {name!r} is missing") from None
+                lacking.append(index)
+                sizes.append(0)
+                continue
             size = self._put_plain(index, ids, batch_size)
             if size < 0:
                 count, size = self._put_feature(index, name, ids)
@@ -284,6 +299,13 @@ class BatchReader:
                         )
                     batch_size = count
             sizes.append(size)
+        if lacking:
+            if batch_size < 0:
+                raise ValueError(f"batch: has none of the features {', '.join(names)}")
+            fixed, where = self.fixed_offsets(batch_size, 0)  # empty bags
+            self.keep.append(fixed)
+            for index in lacking:
+                self.put(index, _NOTHING_AT, where, 0, 0, _abi.INT64, _abi.INT64)
         self.end(batch_size, sizes)
 
     def _put_plain(self, index: int, ids: Any, batch_size: int) -> int:
@@ -420,6 +442,14 @@ class Layout:
         return [self.names.index(name) for name, _ in self.unpooled]
 
 
+def shown(pooled_features: List[str], pooled: Any, unpooled: Mapping[str, Any]) -> str:
+    """Embeddings for people: shapes alone."""
+    parts = [f"{name}={list(rows.shape)}" for name, rows in unpooled.items()]
+    if pooled_features:
+        parts.insert(0, f"pooled={list(pooled.shape)} of {', '.join(pooled_features)}")
+    return f"Embeddings({', '.join(parts)})"
+
+
 class Embeddings:
     """What a lookup gives, and the shapes that a gradient has.
 
@@ -440,6 +470,9 @@ class Embeddings:
     def __getitem__(self, feature: str) -> np.ndarray:
         columns = self._layout.columns.get(feature)
         return self.unpooled[feature] if columns is None else self.pooled[:, columns]
+
+    def __repr__(self) -> str:
+        return shown(list(self._layout.columns), self.pooled, self.unpooled)
 
     def empty_like(self) -> "Embeddings":
         """Of the same shapes, to be filled: for gradients."""

@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Mapping
 from ctypes import byref, c_int32, c_int64, c_void_p
 from types import TracebackType
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Type, Union
+from typing import (
+    Any, Callable, Deque, Dict, FrozenSet, List, Optional, Sequence, Tuple, Type, Union,
+)
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from ._checks import INT32, UINT64, integer, real
 from .batches import (
     Batch, BatchReader, Embeddings, Layout, MatrixWriter, OfReader, address, without_mask,
 )
+from ._metrics import MetricsServer, Stats
 from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
 from .ranks import Communicator, outside_callbacks, together
 from .saved import Saved, put_store, text as _text, texts
@@ -79,11 +82,20 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
 class _Scratch(threading.local):
     """What a thread's calls of one collection write into."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.reader = BatchReader(layout.names, layout.unpooled_indices)
+    def __init__(self, layout: Layout, optional: FrozenSet[str]) -> None:
+        self.reader = BatchReader(layout.names, layout.unpooled_indices, optional)
         self.writer = MatrixWriter(layout)
         self.handle = c_void_p()
         self.handle_address = ctypes.addressof(self.handle)
+
+
+def _optional(names: Sequence[str], features: List[str]) -> FrozenSet[str]:
+    if isinstance(names, str):
+        raise TypeError(f"optional_features: is {names!r}, must be a list of names")
+    for name in names:
+        if name not in features:
+            raise ValueError(f"optional_features: no table has a feature {name!r}")
+    return frozenset(names)
 
 
 def _device(device: Any) -> Tuple[str, int]:
@@ -186,6 +198,10 @@ class Step(_abi.Owner):
             _abi.step_destroy(handle)
         self._kept = []
 
+    def __repr__(self) -> str:
+        state = "updated" if self._ended else "cancelled" if self._handle is None else "begun"
+        return f"<hotrow.Step of {self.batch_size} samples: {state}>"
+
     # As the writer of this thread describes outputs or gradients.
 
     def _lookup(self) -> None:
@@ -256,6 +272,12 @@ class EmbeddingCollection(_abi.Owner):
     write. `cache` is the tier below then, in host memory, over a disk. device_index_memory: of the
     GPU, where it is to find rows of a store in memory without the host, 32 bytes a row.
 
+    optional_features: those that a batch may lack, such as a tower's users where items alone are
+    looked up: each sample then has none of their ids, and no row is made.
+
+    metrics_port: serves the tables' numbers at http://127.0.0.1:PORT/metrics, for Prometheus and
+    `hotrow top PORT`; 0 takes any free port. Rank n listens at PORT + n. docs/metrics.md.
+
     Neither cache, prefetch depth, store nor threads change a bit of the result.
 
     Threads: calls wait for each other. The GIL is free while the library works.
@@ -291,8 +313,11 @@ class EmbeddingCollection(_abi.Owner):
         device: str = "cpu",
         device_cache: Bytes = 0,
         device_index_memory: Bytes = 0,
+        optional_features: Sequence[str] = (),
+        metrics_port: Optional[int] = None,
     ) -> None:
         self._address: Optional[int] = None
+        self._metrics: Optional[MetricsServer] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
         self._keeps = False  # close makes a checkpoint
         self._dropped: Deque[_Dropped] = collections.deque()  # steps to destroy
@@ -365,10 +390,17 @@ class EmbeddingCollection(_abi.Owner):
         self._dims = {table.name: table.dim for table in tables}
         description = _abi.json_of(_abi.collection_describe, self._handle)
         self._layout = Layout(description)
-        self._scratch = _Scratch(self._layout)
+        self._optional = _optional(optional_features, self._layout.names)
+        self._scratch = _Scratch(self._layout, self._optional)
         start = description["start"]
         #: The saved model or checkpoint that the tables came from; None: they are new.
         self.restored: Optional[Saved] = Saved(start) if start else None
+        self._shown = f"over {store!r}, on {self.device}"
+        if metrics_port is not None:
+            port = integer(metrics_port, "metrics_port", 0, 65535)
+            if port and communicator is not None:
+                port += communicator.rank
+            self._metrics = MetricsServer(self, port)
 
     def _keep_in_store(
         self, store: Union[Ssd, RocksDb], resume: bool
@@ -407,9 +439,23 @@ class EmbeddingCollection(_abi.Owner):
         return int(out.value)
 
     def stats(self) -> Dict[str, Any]:
-        """What was counted: of the collection, and in "tiers" of each tier from the top down."""
-        out: Dict[str, Any] = _abi.json_of(_abi.stats, self._handle)
-        return out
+        """What was counted: of the collection, in "tiers" of each tier from the top down, and in
+        "tables" of each table. A dict, which notebooks show as tables."""
+        return Stats(_abi.json_of(_abi.stats, self._handle))
+
+    def metrics(self) -> str:
+        """The same as the text that Prometheus reads (docs/metrics.md)."""
+        return _abi.text_of(_abi.metrics, self._handle)
+
+    @property
+    def metrics_port(self) -> Optional[int]:
+        """Where the numbers are served; None: nowhere."""
+        return None if self._metrics is None else self._metrics.port
+
+    def __repr__(self) -> str:
+        tables = ", ".join(f"{name} [{dim}]" for name, dim in self._dims.items())
+        state = self._shown if self._address is not None else "closed"
+        return f"<hotrow.EmbeddingCollection of {tables}; {state}>"
 
     def digest(self) -> Dict[str, Any]:
         """Rows and hashes of all tables: {"hash": ..., "tables": [...]}. Reads every row.
@@ -684,9 +730,15 @@ class EmbeddingCollection(_abi.Owner):
         return self._address
 
     def _destroy(self) -> None:
+        self._end_metrics()
         handle, self._address = self._address, None
         if handle is not None:
             _destroy((handle, self._dropped))
+
+    def _end_metrics(self) -> None:
+        metrics = getattr(self, "_metrics", None)
+        if metrics is not None:
+            metrics.close()
 
     def _dim(self, table: str) -> int:
         if table not in self._dims:
@@ -712,6 +764,7 @@ class EmbeddingCollection(_abi.Owner):
     def __del__(self) -> None:
         handle = getattr(self, "_address", None)
         if handle is not None:
+            self._end_metrics()
             self._address = None
             outside_callbacks(_destroy, (handle, self._dropped))
 

@@ -1,5 +1,6 @@
 """What a collection is made from: tables, optimizers, stores."""
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Sequence, Union
@@ -34,11 +35,25 @@ def parse_bytes(value: Bytes, name: str) -> int:
     return int(count)
 
 
+class _Options:
+    """Shows the fields that are not as they are by default."""
+
+    def __repr__(self) -> str:
+        given = []
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, default = getattr(self, each.name), each.default
+            if each.default_factory is not dataclasses.MISSING:
+                default = each.default_factory()
+            if default is dataclasses.MISSING or value != default:
+                given.append(f"{each.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
 # ---- Optimizers ----
 
 
-@dataclass(frozen=True)
-class Optimizer:
+@dataclass(frozen=True, repr=False)
+class Optimizer(_Options):
     """How rows move. Fields that an optimizer does not use are ignored by it."""
 
     kind: ClassVar[str] = ""
@@ -50,25 +65,25 @@ class Optimizer:
     weight_decay_mode: str = "l2"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sgd(Optimizer):
     kind: ClassVar[str] = "sgd"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Momentum(Optimizer):
     kind: ClassVar[str] = "momentum"
     beta1: float = 0.9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adagrad(Optimizer):
     kind: ClassVar[str] = "adagrad"
     eps: float = 1e-8
     initial_accumulator: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowwiseAdagrad(Optimizer):
     """One number of state for each row: the usual choice for large tables."""
 
@@ -77,7 +92,7 @@ class RowwiseAdagrad(Optimizer):
     initial_accumulator: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adam(Optimizer):
     """Lazy: rows that a batch does not touch do not move, and their momentum does not decay."""
 
@@ -87,22 +102,22 @@ class Adam(Optimizer):
     beta2: float = 0.999
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartialRowwiseAdam(Adam):
     kind: ClassVar[str] = "partial_rowwise_adam"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lamb(Adam):
     kind: ClassVar[str] = "lamb"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartialRowwiseLamb(Adam):
     kind: ClassVar[str] = "partial_rowwise_lamb"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ftrl(Optimizer):
     """FTRL-proximal, with TensorFlow's sign of lr_power."""
 
@@ -117,8 +132,8 @@ class Ftrl(Optimizer):
 # ---- First values of rows ----
 
 
-@dataclass(frozen=True)
-class Initializer:
+@dataclass(frozen=True, repr=False)
+class Initializer(_Options):
     kind: str = "uniform"
     value: float = 0.01
 
@@ -140,8 +155,8 @@ def constant(value: float) -> Initializer:
 # ---- Tables ----
 
 
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, repr=False)
+class Table(_Options):
     """An embedding table. It has no fixed size: any 64-bit id gets a row at its first update.
 
     name: distinct. dim: columns. features: the features of a batch that look rows up here; by
@@ -189,8 +204,8 @@ class Table:
 # ---- Stores: where all rows are kept ----
 
 
-@dataclass(frozen=True)
-class Memory:
+@dataclass(frozen=True, repr=False)
+class Memory(_Options):
     """In memory, at most `memory` bytes. snapshot_dir: only for callers that take snapshots
     themselves; checkpoints have their own directory."""
 
@@ -199,8 +214,8 @@ class Memory:
     snapshot_dir: Optional[str] = None
 
 
-@dataclass(frozen=True)
-class Ssd:
+@dataclass(frozen=True, repr=False)
+class Ssd(_Options):
     """In a log on a disk, below a cache. disk_bytes: of all files, checkpoints included; memory: of
     the index and buffers. Both are hard limits; where disk_bytes are used up, checkpoints but the
     newest go. The rows stay when the collection is closed: see checkpoint_dir of
@@ -212,8 +227,8 @@ class Ssd:
     memory: Bytes = "256MiB"
 
 
-@dataclass(frozen=True)
-class RocksDb:
+@dataclass(frozen=True, repr=False)
+class RocksDb(_Options):
     """In RocksDB, where the build has it."""
 
     kind: ClassVar[str] = "rocksdb"

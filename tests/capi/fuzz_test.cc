@@ -356,6 +356,7 @@ class Fuzzer : public DrawnCalls {
     };
     of(hotrow_collection_describe);
     of(hotrow_stats);
+    of(hotrow_metrics);
     of(hotrow_digest);
     of(hotrow_checkpoint_newest);
     int64_t steps = 0;

@@ -163,6 +163,9 @@ static void TestTraining(void) {
   CHECK_OK(hotrow_collection_describe(tables, text, sizeof(text), &needed));
   CHECK(needed == strlen(text) + 1);
   CHECK(strstr(text, "\"pooled_dim\":8") != NULL);
+  static char metrics[1 << 16];
+  CHECK_OK(hotrow_metrics(tables, metrics, sizeof(metrics), NULL));
+  CHECK(strstr(metrics, "\nhotrow_updates_total ") != NULL);
   CHECK_OK(hotrow_stats(tables, text, sizeof(text), NULL));
   CHECK(strstr(text, "\"steps\":1") != NULL);
   CHECK_FAILS(hotrow_stats(tables, text, 3, &needed), HOTROW_OUT_OF_RANGE, "size");

@@ -1,6 +1,7 @@
 #include "base/flag_set.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <sstream>
@@ -124,6 +125,23 @@ TEST_F(FlagSetTest, FieldsHaveTypesOfTheirOwn) {
   EXPECT_EQ(color, Color::kGreen);
   seed = UINT64_MAX;  // as only code can set it
   EXPECT_EQ(FlagText(set_.Values()[6].second), "18446744073709551615");
+}
+
+TEST_F(FlagSetTest, HelpOfATopicIsThatOfAGroupOrOfNames) {
+  const auto help = [this](const char* argument) {
+    FlagSet set = set_;
+    HOTROW_EXPECT_OK(set.Parse(2, std::array{"prog", argument}.data()));
+    EXPECT_TRUE(set.help_requested());
+    return set.Help();
+  };
+  EXPECT_THAT(help("--help=second"),
+              AllOf(HasSubstr("Second\n  --word"), Not(HasSubstr("First")), HasSubstr("--sizes")));
+  EXPECT_THAT(help("--help=size"), AllOf(HasSubstr("First\n  --batch_size"), HasSubstr("Second\n"),
+                                         HasSubstr("--sizes"), Not(HasSubstr("--rate"))));
+  EXPECT_EQ(help("--help="), help("--help"));
+  EXPECT_THAT(Parse({"--help=weather"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--help=weather: no group of flags has this name")));
 }
 
 // Groups may be filled in turns.

@@ -512,6 +512,20 @@ class StepsTest(unittest.TestCase):
             hotrow.torch.EmbeddingCollection(tables.collection, seed=1)
 
 
+class OptionalFeaturesTest(unittest.TestCase):
+    def test_a_batch_may_lack_them(self):
+        batch = batch_of(0)
+        lacking = {name: ids for name, ids in batch.items() if name != "played"}
+        zeros = torch.zeros(len(batch["item"]), dtype=torch.int64)
+        nobody = (zeros[:0], zeros)
+        with make() as tables, make(optional_features=["played"], prefetch_depth=1) as towers:
+            with self.assertRaisesRegex(ValueError, "'played' is missing"):
+                tables(lacking)
+            expected = train(Model(tables), [{**batch, "played": nobody}, batch])
+            ahead = hotrow.torch.prefetch([lacking, batch], towers)
+            self.assertEqual(train(Model(towers), ahead), expected)
+
+
 class DevicesTest(unittest.TestCase):
     """As far as they can be tested without a GPU: where outputs go, and what cannot be."""
 
@@ -829,6 +843,32 @@ class CompileTest(unittest.TestCase):
         with make() as tables:
             said = torch._dynamo.explain(Model(tables))(batch_of(0))
             self.assertEqual((said.graph_count, said.graph_break_count), (1, 0))
+
+    def test_embeddings_are_a_pytree(self):
+        with make() as tables:
+            out = tables(batch_of(0))
+            parts, shape = torch.utils._pytree.tree_flatten(out)
+            self.assertEqual(len(parts), 2)
+            again = torch.utils._pytree.tree_unflatten(parts, shape)
+            self.assertTrue(torch.equal(again["seen"], out["seen"]))
+            self.assertEqual(repr(again), repr(out))
+            self.assertIn("EmbeddingCollection of items", repr(Model(tables)))
+
+    def test_export_takes_the_layers_above_and_whole_models(self):
+        class Top(torch.nn.Module):
+            def forward(self, vectors):
+                return vectors["item"].sum() + vectors["played"].sum()
+
+        with make() as tables:
+            vectors = tables.eval()(batch_of(0))
+            top = torch.export.export(Top(), (vectors,))
+            file = io.BytesIO()
+            torch.export.save(top, file)
+            file.seek(0)
+            loaded = torch.export.load(file).module()
+            self.assertEqual(loaded(vectors).item(), Top()(vectors).item())
+            whole = torch.export.export(tables, (batch_of(0),)).module()
+            self.assertTrue(torch.equal(whole(batch_of(0))["item"], vectors["item"]))
 
     def test_evaluation(self):
         with make() as tables:

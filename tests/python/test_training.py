@@ -5,6 +5,8 @@ import tempfile
 import threading
 import unittest
 import unittest.mock
+import urllib.error
+import urllib.request
 import weakref
 
 import numpy as np
@@ -364,6 +366,66 @@ class TrainingTest(unittest.TestCase):
             self.assertEqual([tier["name"] for tier in stats["tiers"]], ["cache", "memory"])
             digest = tables.digest()
             self.assertEqual([table["name"] for table in digest["tables"]], ["items", "users"])
+            page = stats._repr_html_()  # of a notebook
+            self.assertIn("<td>memory</td>", page)
+            self.assertIn("<tr><td>steps</td><td>1</td></tr>", page)
+
+    def test_what_people_see(self):
+        self.assertEqual(
+            repr(hotrow.Table("items", 4, ["item"], optimizer=hotrow.Sgd(lr=1.0))),
+            "Table(name='items', dim=4, features=['item'], optimizer=Sgd(lr=1.0))",
+        )
+        with make() as tables:
+            self.assertEqual(
+                repr(tables), "<hotrow.EmbeddingCollection of items [4], users [2]; over "
+                "Memory(memory='16MiB'), on cpu>",
+            )
+            step = tables.prefetch(batch_of())
+            self.assertEqual(repr(step), "<hotrow.Step of 5 samples: begun>")
+            self.assertEqual(repr(step.lookup()), "Embeddings(pooled=[5, 10] of item, seen, user)")
+            step.cancel()
+            self.assertIn("cancelled", repr(step))
+        self.assertIn("; closed>", repr(tables))
+
+    def test_a_batch_may_lack_optional_features(self):
+        batch = batch_of()
+        empty = {**batch, "user": (np.empty(0, np.int64), np.zeros(5, np.int64))}
+        lacking = {name: ids for name, ids in batch.items() if name != "user"}
+        with make() as tables, make(optional_features=["user"]) as towers:
+            with self.assertRaisesRegex(ValueError, "feature 'user' is missing"):
+                tables.prefetch(lacking)
+            for one, two in zip(train(tables, [empty, batch]), train(towers, [lacking, batch])):
+                np.testing.assert_array_equal(one, two)
+            self.assertEqual(tables.digest(), towers.digest())
+            self.assertFalse(towers.evaluate(lacking)["user"].any())
+            with self.assertRaisesRegex(ValueError, "feature 'item' is missing"):
+                towers.prefetch({"seen": batch["seen"]})
+        with make(optional_features=["item", "seen", "user"]) as towers:
+            with self.assertRaisesRegex(ValueError, "none of the features item, seen, user"):
+                towers.prefetch({})
+        with self.assertRaisesRegex(ValueError, "optional_features.*'uesr'"):
+            make(optional_features=["uesr"])
+
+    def test_numbers_are_served_until_the_end(self):
+        with make(metrics_port=0) as tables:
+            url = f"http://127.0.0.1:{tables.metrics_port}/metrics"
+            train(tables, [batch_of()])
+            with urllib.request.urlopen(url, timeout=10) as reply:
+                text = reply.read().decode()
+            self.assertIn("\nhotrow_updates_total 1\n", text)
+            self.assertEqual(text, tables.metrics())
+            with self.assertRaises(urllib.error.HTTPError):
+                urllib.request.urlopen(url + "/all", timeout=10)
+            with self.assertRaisesRegex(OSError, f"metrics_port: {tables.metrics_port} cannot"):
+                make(metrics_port=tables.metrics_port)
+            port = tables.metrics_port
+        with self.assertRaises(urllib.error.URLError):
+            urllib.request.urlopen(url, timeout=10)
+        dropped = make(metrics_port=port)  # the port is free again
+        gone = weakref.ref(dropped)
+        del dropped
+        gc.collect()
+        self.assertIsNone(gone())
 
     def test_calls_of_several_threads_wait_for_each_other(self):
         failures = []

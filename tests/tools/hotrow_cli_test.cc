@@ -126,6 +126,9 @@ TEST(HotrowCliTest, TrainIsTheProgramOfTheModel) {
   EXPECT_THAT(RunHotrow({"train", "--list"}).out,
               AllOf(StartsWith("dcn        Deep & Cross"), HasSubstr("\nwide_deep  Wide & Deep"),
                     HasSubstr("\nxdeepfm    xDeepFM")));
+  EXPECT_THAT(RunHotrow({"train", "dlrm", "--help=tiers"}).out,
+              StartsWith("Tiers\n  --store=KIND"));
+  EXPECT_THAT(RunHotrow({"serve", "--help=batch"}).out, StartsWith("Batches\n  --batch"));
   ExpectRefused({"train"}, HasSubstr("which model? There are: dcn, deepfm"));
   ExpectRefused({"train", "resnet"}, HasSubstr("no model \"resnet\"; there are: dcn"));
   test::ExpectOneLineError(RunHotrow({"train", "dcn", "--dnc_version=1"}), 2,

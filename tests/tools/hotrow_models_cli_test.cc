@@ -125,6 +125,20 @@ TEST(HotrowModelsCliTest, KeysAreAbsentOrNamed) {
     EXPECT_THAT(there.out, AllOf(HasSubstr(absl::StrCat("/step-000000000047: table \"", name,
                                                         "\" has key ", keys.back(), "\n")),
                                  HasSubstr(" places: 1 of the keys found\n")));
+    // A copy without them has all else.
+    const std::vector<std::string> erase = {"erase", "--keys=" + list, "--store=" + store,
+                                            dir + "/run", dir + "/cleaned"};
+    const ProgramResult erased = RunHotrow(erase);
+    ExpectGood(erased);
+    EXPECT_THAT(erased.out, HasSubstr("\n1 of 2 keys had rows, which are left out\n"));
+    ExpectGood(RunHotrow({"verify", "--absent=" + list, dir + "/cleaned"}));
+    EXPECT_EQ(KeysOf(dir + "/cleaned", name, dir + "/out2"),
+              std::vector<uint64_t>(keys.begin(), keys.end() - 1));
+    EXPECT_FALSE(std::filesystem::exists(dir + "/cleaned.erasing"));
+    ExpectFails(2, erase, HasSubstr("/cleaned"));
+    WriteText(list, "weather,5\n");
+    ExpectFails(2, {"erase", "--keys=" + list, dir + "/run", dir + "/no"},
+                AllOf(HasSubstr("no table \"weather\""), HasSubstr(name)));
   }
 }
 

@@ -15,7 +15,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 PlanSpec Spec(const std::string& text) {
@@ -172,6 +175,40 @@ TEST(PlanTest, RemediesAreNumberedAndPlanned) {
   EXPECT_THAT(plan.remedies, Contains(HasSubstr("rowwise_adagrad")));
   EXPECT_THAT(plan.remedies, Contains(HasSubstr("weights_precision: fp16")));
   EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It does not fit"), HasSubstr("\n  1. ")));
+}
+
+// 40 million rows of 512 bytes in each of 26 tables, far more than the memory of a GPU.
+TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
+  const PlanSpec spec = Spec(
+      "batch_size: 65536\nhardware: {profile: h100-sxm, disk: nvme-mixed, dram: 256GB}\n"
+      "tables:\n- {name: t, count: 26, rows: 40_000_000, dim: 128}\n");
+  const Plan plan = Planned(spec);
+  EXPECT_TRUE(plan.fits);
+  ASSERT_LT(plan.disk.life_years, 3);
+  EXPECT_THAT(plan.warnings,
+              ElementsAre(StartsWith("ssd: worn out in "), HasSubstr("a step waits for them")));
+  ASSERT_GE(plan.remedies.size(), 3u);
+  double before = HUGE_VAL;
+  for (const std::string& remedy : plan.remedies) {
+    EXPECT_THAT(remedy, AllOf(HasSubstr(" samples/s instead of "), HasSubstr("years of the SSD")));
+    std::string rate = remedy.substr(remedy.rfind(": ") + 2);
+    std::erase(rate, ',');
+    const double now = std::atof(rate.c_str()) * (rate.find(" M samples") < 8 ? 1e6 : 1);
+    EXPECT_LE(now, before) << remedy;
+    before = now;
+  }
+  EXPECT_THAT(plan.remedies, Contains(HasSubstr("prefetch_depth: 1")));
+  EXPECT_THAT(plan.remedies, Contains(HasSubstr("weights_precision: fp16")));
+  EXPECT_THAT(plan.remedies, Not(Contains(HasSubstr("halve"))));
+  EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It fits.\n  warning: "), HasSubstr("  1. ")));
+  EXPECT_THAT(PlanHtml(spec, plan, {}),
+              AllOf(HasSubstr("It fits, with warnings"), HasSubstr("What to look at")));
+  // Nothing to look at, but that a data sheet knows no short steps.
+  const PlanSpec small =
+      Spec("batch_size: 16\nhardware: cpu\ntables:\n- {name: t, rows: 100, dim: 4}\n");
+  EXPECT_THAT(Planned(small).warnings, IsEmpty());
+  EXPECT_THAT(PlanText(small, Planned(small)),
+              AllOf(HasSubstr("times from data sheets"), HasSubstr("several times as long")));
 }
 
 TEST(PlanTest, WeightsOf16BitsTakeHalf) {

@@ -10,6 +10,7 @@
 #include "models/train/run_metrics.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
+#include "tools/serve/serve_metrics.h"
 
 namespace hotrow {
 namespace {
@@ -62,6 +63,29 @@ RunMetrics At(int64_t seconds) {
       {.name = "small", .lookups = 10 * seconds},
       {.name = "large", .lookups = 999'990 * seconds, .cache_misses = 100'000 * seconds}};
   return metrics;
+}
+
+TEST(TopScreenTest, ShowsAServer) {
+  ServeMetrics metrics;
+  ServeState state = {.model_name = "dlrm", .step = 304, .rows = 5000, .ready = true};
+  state.queue_requests_max = 64;
+  const MetricFamilies before = Parsed(metrics.Text(state));
+  for (int i = 0; i < 40; ++i) {
+    metrics.CountScored({.queue_ns = 500'000, .score_ns = 1'000'000, .total_ns = 2'000'000}, 100);
+    metrics.CountBatch(1, 100);
+    metrics.CountReply(200);
+  }
+  metrics.CountReply(400);
+  const MetricFamilies now = Parsed(metrics.Text(state));
+  const std::string screen = TopScreen(before, now, 2, 20);
+  EXPECT_THAT(screen, AllOf(HasSubstr("dlrm served, of step 304, 5,000 rows in 0 B: ready"),
+                            HasSubstr("20 requests/s, 2.0 k samples/s; 0 of 64 places"),
+                            HasSubstr("2 ms a request, 0.5 ms of them waiting, 1 ms scoring"),
+                            HasSubstr("100 samples a batch"),
+                            HasSubstr("replies: 40 of 200, 1 of 400"), Not(HasSubstr("BEHIND"))));
+  EXPECT_THAT(TopScreen({}, now, 0, 20), HasSubstr("40 requests, 4.0 k samples so far"));
+  state.follow.emplace().newest_step = 310;
+  EXPECT_THAT(TopScreen({}, Parsed(metrics.Text(state)), 0, 20), HasSubstr("BEHIND BY 6 STEPS"));
 }
 
 TEST(TopScreenTest, ShowsRatesBetweenTwoStates) {

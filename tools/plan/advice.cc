@@ -4,20 +4,64 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace hotrow {
 namespace {
 
 constexpr double kGB = 1e9;
+constexpr double kYearsMin = 3;
+// Gains that are worth a line, of samples/s and of years.
+constexpr double kFaster = 1.05;
+constexpr double kLonger = 1.2;
+
+struct Remedy {
+  std::string text;
+  bool fits = false;
+  double samples_per_second = 0;
+};
+
+// "12,000 samples/s instead of 9,000, 1.2 years of the SSD instead of 0.6".
+std::string Gain(const Plan& before, const Plan& after) {
+  std::string out = absl::StrCat(FormatAmount(after.samples_per_second), " samples/s instead of ",
+                                 FormatAmount(before.samples_per_second));
+  if (before.disk.life_years > 0 && before.disk.life_years < kYearsMin) {
+    absl::StrAppendFormat(&out, ", %.1f years of the SSD instead of %.1f", after.disk.life_years,
+                          before.disk.life_years);
+  }
+  return out;
+}
 
 }  // namespace
 
+std::vector<std::string> Warnings(const Plan& plan) {
+  std::vector<std::string> out;
+  if (plan.disk.life_years > 0 && plan.disk.life_years < kYearsMin) {
+    out.push_back(absl::StrFormat(
+        "ssd: worn out in %.1f years at this speed, with what its data sheet lets be written",
+        plan.disk.life_years));
+  }
+  for (const PlanStage& stage : plan.stages) {
+    const bool is_tier = stage.bound_by.starts_with("ssd") || stage.bound_by == "host link";
+    if (!is_tier || plan.bottleneck != absl::StrCat(stage.name, " (", stage.bound_by, ")") ||
+        stage.seconds < plan.step_seconds / 2) {
+      continue;
+    }
+    out.push_back(absl::StrFormat("%s: a step waits for them %.0f %% of its time (%s)",
+                                  stage.bound_by, 100 * stage.seconds / plan.step_seconds,
+                                  stage.name));
+  }
+  return out;
+}
+
 std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
   const PlanSpec& spec = planner.workload().spec;
-  std::vector<std::string> out;
+  std::vector<Remedy> out;
   // Each remedy is planned, and named when it helps.
   const auto try_spec = [&](const std::string& what, const std::function<void(PlanSpec*)>& change) {
     PlanSpec changed = spec;
@@ -25,6 +69,15 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
     const absl::StatusOr<Planner> other = Planner::Create(changed);
     if (!other.ok()) return false;
     const Plan result = other->WithStore(changed.store_auto ? plan.store : changed.store);
+    if (plan.fits) {
+      if (result.fits &&
+          (result.samples_per_second > plan.samples_per_second * kFaster ||
+           (plan.disk.life_years > 0 && result.disk.life_years > plan.disk.life_years * kLonger))) {
+        out.push_back(
+            {absl::StrCat(what, ": ", Gain(plan, result)), true, result.samples_per_second});
+      }
+      return result.fits;
+    }
     std::string effect;
     for (const PlanTier& tier : result.tiers) {
       const double before = plan.TierBytes(tier.name);
@@ -38,9 +91,10 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
     }
     if (result.fits || result.over.size() < plan.over.size() ||
         (result.over.size() == plan.over.size() &&
-         result.samples_per_second > plan.samples_per_second * 1.05)) {
+         result.samples_per_second > plan.samples_per_second * kFaster)) {
       out.push_back(
-          absl::StrCat(what, ": ", effect, result.fits ? "; then it fits" : "; not enough alone"));
+          {absl::StrCat(what, ": ", effect, result.fits ? "; then it fits" : "; not enough alone"),
+           result.fits});
     }
     return result.fits;
   };
@@ -53,6 +107,10 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
           spec->store_auto = false;
           if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
         });
+  }
+  if (spec.prefetch_depth == 0) {
+    try_spec("bring rows into the cache a step ahead (prefetch_depth: 1)",
+             [](PlanSpec* spec) { spec->prefetch_depth = 1; });
   }
   if (spec.cache_bytes > 0) {
     try_spec("let the cache be chosen (cache_bytes: auto)",
@@ -77,14 +135,15 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
       break;
     }
     // Only the number that fits is worth reading.
-    if (!out.empty() && out.back().rfind("use ", 0) == 0 &&
-        out.back().find(" ranks: ") != std::string::npos) {
+    if (!out.empty() && out.back().text.starts_with("use ") &&
+        out.back().text.find(" ranks: ") != std::string::npos) {
       out.pop_back();
     }
   }
-  const bool has_state = std::any_of(
-      spec.tables.begin(), spec.tables.end(),
-      [](const PlanTable& table) { return SparseStateFloats(table.optimizer, table.dim) > 1; });
+  const bool has_state =
+      !plan.fits && std::any_of(spec.tables.begin(), spec.tables.end(), [](const PlanTable& table) {
+        return SparseStateFloats(table.optimizer, table.dim) > 1;
+      });
   if (has_state) {
     try_spec("use row-wise Adagrad, one number of state a row (optimizer: rowwise_adagrad)",
              [](PlanSpec* spec) {
@@ -103,17 +162,23 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
       }
     });
   }
-  if (std::any_of(spec.tables.begin(), spec.tables.end(),
-                  [](const PlanTable& table) { return table.dim > 1; })) {
+  // These train another model, which a plan that fits is not asked for.
+  if (!plan.fits && std::any_of(spec.tables.begin(), spec.tables.end(),
+                                [](const PlanTable& table) { return table.dim > 1; })) {
     try_spec("halve the dims", [](PlanSpec* spec) {
       for (PlanTable& table : spec->tables) table.dim = (table.dim + 1) / 2;
     });
   }
-  if (spec.batch_size > 1) {
+  if (!plan.fits && spec.batch_size > 1) {
     try_spec("halve the batch",
              [](PlanSpec* spec) { spec->batch_size = (spec->batch_size + 1) / 2; });
   }
-  return out;
+  std::stable_sort(out.begin(), out.end(), [](const Remedy& a, const Remedy& b) {
+    return a.fits != b.fits ? a.fits : a.samples_per_second > b.samples_per_second;
+  });
+  std::vector<std::string> texts;
+  for (Remedy& remedy : out) texts.push_back(std::move(remedy.text));
+  return texts;
 }
 
 std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {

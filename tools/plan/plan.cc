@@ -74,9 +74,9 @@ absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise) {
   if (!advise) return plan;
   if (plan.fits) {
     plan.marginals = Marginals(planner, plan);
-  } else {
-    plan.remedies = Remedies(planner, plan);
+    plan.warnings = Warnings(plan);
   }
+  if (!plan.fits || !plan.warnings.empty()) plan.remedies = Remedies(planner, plan);
   return plan;
 }
 

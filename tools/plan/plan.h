@@ -117,6 +117,7 @@ struct Plan {
   std::vector<PlanTier> tiers;
   bool fits = true;
   std::vector<std::string> over;      // exceeded limits, with the excess
+  std::vector<std::string> warnings;  // of a plan that fits
   std::vector<std::string> remedies;  // each with its effect
 
   StoreKind store{};
@@ -142,7 +143,7 @@ struct Plan {
 };
 
 // Errors: InvalidArgument, which names the place in the spec. A plan that does not fit is no error.
-// Without `advise` there are no remedies and marginals, each of which costs a plan.
+// Without `advise` there are no warnings, remedies and marginals, each of which costs a plan.
 absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise = true);
 
 // Hit rates of caches of other sizes over the store of `plan`, from the smallest that holds the

@@ -281,13 +281,20 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
   page["ranks"] = Plural(absl::StrCat(spec.ranks), "rank", spec.ranks == 1);
   page["hardware"] = spec.hardware.name;
   page["fits"] = plan.fits;
-  page["verdict"] = plan.fits                        ? "It fits"
+  page["careful"] = plan.fits && !plan.warnings.empty();
+  page["verdict"] = page["careful"]                  ? "It fits, with warnings"
+                    : plan.fits                      ? "It fits"
                     : no_speed && !plan.over.empty() ? "It fits, but is too slow"
                                                      : "It does not fit";
   page["tiles"] = TilesJson(plan);
-  page["over"] = plan.over;
-  page["remedies"] = plan.remedies;
-  page["has_remedies"] = !plan.remedies.empty();
+  if (!plan.fits || page["careful"]) {
+    page["advice"] = {
+        {"heading", plan.fits ? "What to look at, and what helps" : "What is over, and what helps"},
+        {"over", plan.over},
+        {"warnings", plan.warnings},
+        {"remedies", plan.remedies},
+        {"has_remedies", !plan.remedies.empty()}};
+  }
   if (curve.size() > 1) page["curve"] = CurveJson(spec, plan, curve);
   page["tiers"] = TiersJson(plan);
   page["stages"] = StagesJson(plan);

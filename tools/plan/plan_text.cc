@@ -10,6 +10,8 @@
 namespace hotrow {
 namespace {
 
+constexpr double kShortStepSeconds = 1e-3;
+
 std::string Count(double count) { return FormatCount(static_cast<int64_t>(std::llround(count))); }
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 std::string Seconds(double seconds) {
@@ -71,19 +73,23 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   if (spec.hardware.calibrated()) {
     absl::StrAppendFormat(&out, "times as measured on: %s, %d threads\n", spec.hardware.machine,
                           spec.hardware.threads);
+  } else {
+    absl::StrAppend(&out, "times from data sheets and assumed shares of them, not measured here\n");
+  }
+  if (spec.hardware.hbm_bytes == 0 && plan.step_seconds < kShortStepSeconds) {
+    absl::StrAppend(&out,
+                    "a step of less than a millisecond takes several times as long: what each "
+                    "costs,\n  however few rows it has, is left out (docs/planner.md)\n");
   }
   absl::StrAppendFormat(&out, "weights %s%s, with optimizer state %s, as rows %s\n",
                         FormatPlanBytes(plan.size.weight_bytes), PrecisionText(spec),
                         FormatPlanBytes(plan.size.payload_bytes),
                         FormatPlanBytes(plan.size.row_bytes));
-  if (plan.fits) {
-    absl::StrAppend(&out, "It fits.\n");
-  } else {
-    absl::StrAppend(&out, "It does not fit.\n");
-    for (const std::string& line : plan.over) absl::StrAppend(&out, "  ", line, "\n");
-    for (size_t i = 0; i < plan.remedies.size(); ++i) {
-      absl::StrAppendFormat(&out, "  %d. %s\n", i + 1, plan.remedies[i]);
-    }
+  absl::StrAppend(&out, plan.fits ? "It fits.\n" : "It does not fit.\n");
+  for (const std::string& line : plan.over) absl::StrAppend(&out, "  ", line, "\n");
+  for (const std::string& line : plan.warnings) absl::StrAppend(&out, "  warning: ", line, "\n");
+  for (size_t i = 0; i < plan.remedies.size(); ++i) {
+    absl::StrAppendFormat(&out, "  %d. %s\n", i + 1, plan.remedies[i]);
   }
   absl::StrAppendFormat(
       &out, "\nStore: %s. Cache: %s%s%s.\n", std::string(StoreKindName(plan.store)),
@@ -180,6 +186,7 @@ std::string PlanJson(const PlanSpec& spec, const Plan& plan) {
   json["ranks"] = spec.ranks;
   json["fits"] = plan.fits;
   json["over"] = plan.over;
+  json["warnings"] = plan.warnings;
   json["remedies"] = plan.remedies;
   json["store"] = std::string(StoreKindName(plan.store));
   json["cache_choice"] = plan.cache.choice;

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Collection, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -75,8 +75,11 @@ def _check(tensor: Any, what: str, name: str) -> None:
         raise TypeError(f"{what} of feature {name!r}: is {type(tensor).__name__}, must be a tensor")
 
 
-def encode(features: Any, names: Sequence[str]) -> Encoded:
-    """features: a mapping with tensors for each name (others are passed over), or keyed."""
+def encode(
+    features: Any, names: Sequence[str], optional: Collection[str] = frozenset()
+) -> Encoded:
+    """features: a mapping with tensors for each name (others are passed over), or keyed. optional:
+    names that a mapping may lack."""
     out = Encoded([], [], [], [], [])
     if is_keyed(features):
         keys = list(features.keys())
@@ -94,6 +97,8 @@ def encode(features: Any, names: Sequence[str]) -> Encoded:
             f"batch: is {type(features).__name__}, must be a dict of features or like TorchRec's "
             "KeyedJaggedTensor"
         )
+    if optional:
+        features = _with_empty(features, names, optional)
     for name in names:
         if name not in features:
             raise ValueError(f"batch: feature {name!r} is missing")
@@ -104,6 +109,18 @@ def encode(features: Any, names: Sequence[str]) -> Encoded:
         else:
             _add(out, name, *_bags(ids))
     return out
+
+
+def _with_empty(features: Any, names: Sequence[str], optional: Collection[str]) -> Any:
+    """The features, with empty bags for those of `optional` that are not there."""
+    lacking = [name for name in names if name in optional and name not in features]
+    present = [name for name in names if name in features]
+    if not lacking or not present:
+        return features
+    some = encode({present[0]: features[present[0]]}, present[:1])
+    ids, count = some.values[0], batch_size_of(some)
+    nothing = (ids.new_empty(0, dtype=torch.int64), ids.new_zeros(count, dtype=torch.int64))
+    return {**features, **{name: nothing for name in lacking}}
 
 
 def _add(out: Encoded, name: str, values: Any, lengths: Any, offsets: Any, weights: Any) -> None:

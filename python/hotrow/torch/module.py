@@ -129,7 +129,7 @@ class EmbeddingCollection(nn.Module):
 
     def _encode(self, features: Any) -> Encoded:
         if torch.compiler.is_compiling():
-            return encode(features, self._features)
+            return encode(features, self._features, self._passes.optional)
         return self._passes.encode(features)
 
     @contextlib.contextmanager
@@ -242,6 +242,9 @@ class EmbeddingCollection(nn.Module):
         }
 
     # ---- What the collection says ----
+
+    def extra_repr(self) -> str:
+        return repr(self.collection)
 
     @property
     def feature_names(self) -> List[str]:

@@ -1,8 +1,11 @@
 """What tables give a model."""
 
-from typing import Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import torch
+from torch.utils import _pytree
+
+from .. import batches
 
 
 class Embeddings:
@@ -10,7 +13,8 @@ class Embeddings:
     unpooled: for each feature with pooling "none": float32 [N, dim], a row for each of its lookups.
     embeddings["item"]: the part of one feature: [B, dim] (a view of `pooled`) or [N, dim].
 
-    values, keys and to_dict are those of TorchRec's KeyedTensor.
+    values, keys and to_dict are those of TorchRec's KeyedTensor. A pytree, so that torch.export and
+    torch.compile take it as a model's input or output.
     """
 
     def __init__(
@@ -45,3 +49,35 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self._columns) + len(self.unpooled)
+
+    def __repr__(self) -> str:
+        return batches.shown(list(self._columns), self.pooled, self.unpooled)
+
+
+# Its tensors; and what else it has, as JSON can tell it for torch.export.save.
+_Shape = Tuple[List[List[Any]], List[str]]
+
+
+def _flatten(rows: Embeddings) -> Tuple[List[torch.Tensor], _Shape]:
+    columns = [[name, *bounds] for name, bounds in rows._columns.items()]
+    return [rows.pooled, *rows.unpooled.values()], (columns, list(rows.unpooled))
+
+
+def _unflatten(tensors: Iterable[Any], shape: _Shape) -> Embeddings:
+    pooled, *unpooled = tensors
+    columns = {name: (begin, end) for name, begin, end in shape[0]}
+    return Embeddings(columns, pooled, dict(zip(shape[1], unpooled)))
+
+
+def _flatten_with_keys(rows: Embeddings) -> Tuple[List[Tuple[Any, torch.Tensor]], _Shape]:
+    parts, shape = _flatten(rows)
+    keys = [_pytree.GetAttrKey("pooled"), *map(_pytree.MappingKey, shape[1])]
+    return list(zip(keys, parts)), shape
+
+
+_pytree.register_pytree_node(
+    Embeddings, _flatten, _unflatten, serialized_type_name="hotrow.torch.Embeddings",
+    to_dumpable_context=list, from_dumpable_context=tuple,
+    flatten_with_keys_fn=_flatten_with_keys,
+)
+torch.serialization.add_safe_globals([Embeddings])  # example inputs of torch.export.save

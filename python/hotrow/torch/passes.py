@@ -149,6 +149,7 @@ class Passes:
         self.device = direct.device_of(collection)
         self.layout = collection._layout
         self.names = collection.feature_names
+        self.optional = collection._optional
         self.number = next(_numbers)
         self.gradient_scale = gradient_scale
         self.grad_scaler: Any = None
@@ -184,12 +185,12 @@ class Passes:
 
     @together
     def encode(self, features: Any) -> Encoded:
-        return encode(features, self.names)
+        return encode(features, self.names, self.optional)
 
     @together
     def prefetch(self, group: Sequence[Any], find: Callable[[Any], Any]) -> Work:
         """find: from a batch of a loader to its features."""
-        parts = [encode(find(batch), self.names) for batch in group]
+        parts = [self.encode(find(batch)) for batch in group]
         work = self._current
         if work is not None and not work.updated:
             # Nobody may want its backward any more, as after a forward alone; a further lookup

@@ -71,7 +71,8 @@ def _iterate(
     if not tables.training:
         yield from batches
         return
-    names, passes = tables.feature_names, tables._passes
+    passes = tables._passes
+    names = [name for name in tables.feature_names if name not in passes.optional]
     ahead: Deque[Tuple[Work, List[Any]]] = collections.deque()
 
     def find(batch: Any) -> Any:
