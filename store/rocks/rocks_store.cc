@@ -92,12 +92,23 @@ class RocksStore final : public RowStore, public DiskRoom {
   void TidyForSnapshot() override { disk_.DropErased(engine_); }
   using RowStore::PrepareSnapshot;
   absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
     return snapshots_.Prepare(snapshot, rows_at_open_, captured);
   }
-  absl::Status CommitSnapshot(SnapshotId snapshot) override { return snapshots_.Commit(snapshot); }
-  absl::Status DropSnapshot(SnapshotId snapshot) override { return snapshots_.Drop(snapshot); }
-  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override { return snapshots_.List(); }
+  absl::Status CommitSnapshot(SnapshotId snapshot) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
+    return snapshots_.Commit(snapshot);
+  }
+  absl::Status DropSnapshot(SnapshotId snapshot) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
+    return snapshots_.Drop(snapshot);
+  }
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
+    return snapshots_.List();
+  }
   absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
     return snapshots_.Describe(snapshot);
   }
   RowStoreStats Stats() const override;
