@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "embedding/collection_plan_impl.h"
 #include "embedding/tiers/cached_table_impl.h"
 #include "embedding/tiers/store_reads.h"
 #include "ops/gather.h"
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
   HOTROW_CHECK(device == Device::kCpu || staged);
   const int64_t least = MinCacheBytes(1, row_bytes, options.place);
   if (options.cache_bytes < least) {
-    return absl::ResourceExhaustedError(absl::StrCat(staged ? "device " : "", "cache budget ",
+    return absl::ResourceExhaustedError(absl::StrCat(CacheBudgetName(options.place), ": ",
                                                      options.cache_bytes, " bytes for rows of ",
                                                      row_bytes, " bytes; the least is ", least));
   }

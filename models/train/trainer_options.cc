@@ -332,6 +332,7 @@ absl::Status WithFlagNames(const absl::Status& status) {
       {"HostStoreOptions.budget_bytes", "--store_bytes"},
       {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
       {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
+      {"SnapshotReaderOptions.memory_budget_bytes", "--store_bytes"},
       {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
       {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
       {"cache.bytes", "--cache_bytes"},

@@ -284,7 +284,8 @@ absl::Status RocksStore::LookupChunk(std::span<const RowKey> keys, std::span<std
       return absl::ResourceExhaustedError(absl::StrCat(
           "RocksDB store ", options_.path, ": the memory budget of ", options_.memory_budget_bytes,
           " bytes has no room for one more block of ",
-          std::max(kRocksBlockBytes, sizes_.row_bytes_max), " bytes: ", statuses[i].ToString()));
+          std::max(kRocksBlockBytes, sizes_.row_bytes_max),
+          " bytes; raise RocksStoreOptions.memory_budget_bytes: ", statuses[i].ToString()));
     }
     values[i].Reset();
   }
