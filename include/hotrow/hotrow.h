@@ -586,6 +586,8 @@ typedef struct hotrow_packer_options {
 } hotrow_packer_options;
 
 void hotrow_packer_options_default(hotrow_packer_options* options, uint64_t struct_size);
+  const char* const* dense;    // [num_dense] names; NULL: they have none
+  const int64_t* max_hotness;  // [num_features] lookups in a sample at most; NULL or 0: not known
 hotrow_status hotrow_packer_create(const hotrow_packer_options* options, hotrow_packer** packer);
 // Adds samples to a split ("train", "valid", "test"). batch: all have weights, or none; no scores.
 // dense: [B, num_dense]; may be NULL where num_dense is 0. labels: [B, num_labels], each 0 or 1.

@@ -161,6 +161,8 @@ class PackerOptions(Structure):
         ("num_dense", c_int64),
         ("block_samples", c_int64),
         ("source", c_char_p),
+        ("dense", POINTER(c_char_p)),
+        ("max_hotness", POINTER(c_int64)),
     ]
 
 

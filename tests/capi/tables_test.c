@@ -52,7 +52,7 @@ _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 96, "frozen");
 _Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
-_Static_assert(sizeof(hotrow_packer_options) == 80, "frozen");
+_Static_assert(sizeof(hotrow_packer_options) == 96, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 _Static_assert(sizeof(hotrow_scorer_options) == 80, "frozen");
@@ -755,6 +755,12 @@ static void TestPacking(const char* dir) {
   options.block_samples = 4;
   CHECK_OK(hotrow_packer_create(&options, &packer));
 
+  const char* const dense_names[] = {"price"};
+  int64_t most[] = {1, 65536};
+  options.dense = dense_names;
+  options.max_hotness = most;
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "max_hotness[1]");
+  most[1] = 2;
   enum { kSamples = 3 };
   const int32_t items[] = {7, 8, 9};
   const int64_t categories[] = {1, 2, 3, 4};
