@@ -541,6 +541,9 @@ class Fuzzer : public DrawnCalls {
     if (tables == nullptr) return;
     if (Below(3) == 0) {
       if (Check(hotrow_collection_close(tables->handle)) == HOTROW_OK) tables->closed = true;
+    } else if (Rarely()) {
+      hotrow_collection_abandon(tables->handle);
+      tables->closed = true;
     } else if (Below(3) == 0) {
       hotrow_collection_destroy(tables->handle);
       tables->handle = nullptr;
