@@ -133,11 +133,11 @@ class RowBlock {
 
   RowBlock(int64_t dim, hotrow_rows_fn fn, void* user)
       : dim_(dim),
-        rows_max_(std::clamp<int64_t>(kBytes / (4 * dim), 1, kRowsMax)),
+        rows_max_(std::clamp<int64_t>(kBytes / (4 * dim), 1, kRowsMax)),  // <= 2^33
         fn_(fn),
         user_(user) {
     keys_.reserve(static_cast<size_t>(rows_max_));
-    rows_.reserve(static_cast<size_t>(rows_max_ * dim));
+    rows_.reserve(static_cast<size_t>(rows_max_ * dim));  // <= kBytes, or one row
   }
 
   absl::Status Add(uint64_t key, std::span<const float> weights) {

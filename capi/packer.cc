@@ -85,7 +85,7 @@ absl::Status TakeNumbers(const hotrow_matrix* matrix, int64_t rows, int64_t cols
                                                    "]"));
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const float* const row = view.data + r * view.stride;
+    const float* const row = view.data + r * view.stride;  // <= TakeMatrix's size
     out->insert(out->end(), row, row + cols);
   }
   return absl::OkStatus();
