@@ -46,7 +46,7 @@ absl::Status Turn::status() const {
     return absl::FailedPreconditionError(
         "the collection was called by a callback that it had called");
   }
-  if (tables_->collection == nullptr || tables_->closed) {
+  if (tables_->collection == nullptr) {
     return absl::FailedPreconditionError("the collection has been closed");
   }
   return device_.status();
@@ -134,11 +134,11 @@ class RowBlock {
 
   RowBlock(int64_t dim, hotrow_rows_fn fn, void* user)
       : dim_(dim),
-        rows_max_(std::clamp<int64_t>(kBytes / (4 * dim), 1, kRowsMax)),
+        rows_max_(std::clamp<int64_t>(kBytes / (4 * dim), 1, kRowsMax)),  // <= 2^33
         fn_(fn),
         user_(user) {
     keys_.reserve(static_cast<size_t>(rows_max_));
-    rows_.reserve(static_cast<size_t>(rows_max_ * dim));
+    rows_.reserve(static_cast<size_t>(rows_max_ * dim));  // <= kBytes, or one row
   }
 
   absl::Status Add(uint64_t key, std::span<const float> weights) {
@@ -236,18 +236,22 @@ hotrow_status hotrow_collection_close(hotrow_collection* collection) {
   return CallTables(collection, [](Tables& tables) -> absl::Status {
     if (tables.writer != nullptr) HOTROW_RETURN_IF_ERROR(tables.writer->Wait());
     HOTROW_RETURN_IF_ERROR(tables.collection->Close());
-    tables.closed = true;
+    tables.End();
     return absl::OkStatus();
   });
 }
 
-void hotrow_collection_destroy(hotrow_collection* collection) {
+void hotrow_collection_abandon(hotrow_collection* collection) {
   if (collection == nullptr || collection->forked()) return;
   CallVoid([&] {
     const Turn turn(collection->tables);
     turn.nested() ? static_cast<void>(turn->end_asked = true) : turn->End();
   });
-  delete collection;
+}
+
+void hotrow_collection_destroy(hotrow_collection* collection) {
+  hotrow_collection_abandon(collection);
+  CallVoid([&] { Destroy(collection); });
 }
 
 hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* cuda_stream) {

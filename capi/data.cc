@@ -42,6 +42,7 @@ std::string Describe(const DataSchema& schema) {
   }
   const Json out = {{"name", schema.name},
                     {"num_dense", schema.num_dense},
+                    {"dense", schema.dense},
                     {"labels", schema.labels},
                     {"train_samples", schema.train_samples},
                     {"valid_samples", schema.valid_samples},

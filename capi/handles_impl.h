@@ -72,7 +72,6 @@ struct Tables : Handle {
   std::optional<CudaStream> callers_stream;         // hotrow_collection_use_stream; none: exec's
   SavedModel begun;  // what the writer was given last, until that is committed
   std::list<EmbeddingStep> steps;
-  bool closed = false;  // Close was called
 
   std::mutex mutex;
   std::atomic<std::thread::id> caller;  // whose turn it is

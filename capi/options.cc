@@ -122,7 +122,7 @@ absl::Status TakeTables(const hotrow_collection_options& options, std::vector<Ta
   const uint64_t struct_size = options.tables->struct_size;
   for (int64_t i = 0; i < options.num_tables; ++i) {
     const auto* const bytes =
-        reinterpret_cast<const unsigned char*>(options.tables) + struct_size * i;
+        reinterpret_cast<const unsigned char*>(options.tables) + struct_size * i;  // <= 2^32
     const std::string place = absl::StrCat("tables[", i, "]");
     HOTROW_ASSIGN_OR_RETURN(const hotrow_table table,
                             TakeStruct<hotrow_table>(static_cast<const void*>(bytes), struct_size,

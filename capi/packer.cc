@@ -12,6 +12,7 @@
 #include "capi/views_impl.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/data_source.h"
+#include "models/data/sample_block.h"
 #include "models/saving/packed_writer.h"
 
 struct hotrow_packer : hotrow::capi::Handle {
@@ -51,13 +52,22 @@ absl::StatusOr<DataSchema> SchemaOf(const hotrow_packer_options& options) {
   }
   HOTROW_RETURN_IF_ERROR(CheckCount(options.num_dense, "num_dense", kListMax));
   schema.num_dense = static_cast<int32_t>(options.num_dense);
+  if (options.dense != nullptr) {
+    HOTROW_RETURN_IF_ERROR(TakeTexts(options.dense, options.num_dense, "dense", &schema.dense));
+  }
   for (size_t f = 0; f < features.size(); ++f) {
+    const int64_t most = options.max_hotness == nullptr ? 0 : options.max_hotness[f];
+    if (most < 0 || most > Sample::kMaxHotness) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "max_hotness[", f, "]: is ", most, ", must be in [0, ", Sample::kMaxHotness, "]"));
+    }
     if (std::count(features.begin(), features.end(), features[f]) > 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("features[", f, "]: there are two of the name \"", features[f], "\""));
     }
-    schema.features.push_back(
-        {.name = features[f], .table = tables.empty() ? features[f] : tables[f]});
+    schema.features.push_back({.name = features[f],
+                               .table = tables.empty() ? features[f] : tables[f],
+                               .max_hotness = most});
   }
   return schema;
 }
@@ -75,7 +85,7 @@ absl::Status TakeNumbers(const hotrow_matrix* matrix, int64_t rows, int64_t cols
                                                    "]"));
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const float* const row = view.data + r * view.stride;
+    const float* const row = view.data + r * view.stride;  // <= TakeMatrix's size
     out->insert(out->end(), row, row + cols);
   }
   return absl::OkStatus();

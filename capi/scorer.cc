@@ -82,7 +82,7 @@ absl::StatusOr<std::span<float>> TakeContiguous(const hotrow_matrix* matrix, int
     return absl::InvalidArgumentError(
         absl::StrCat(place, ": has a stride of ", view.stride, ", must be contiguous: ", cols));
   }
-  return std::span(view.data, static_cast<size_t>(rows * cols));  // TakeMatrix has checked it
+  return std::span(view.data, static_cast<size_t>(rows * cols));  // <= TakeMatrix's size
 }
 
 template <typename T>

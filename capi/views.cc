@@ -34,12 +34,13 @@ absl::Status CheckFinite(ThreadPool* pool, const MatrixView<const float>& view,
   const int64_t grain = std::max<int64_t>(1, kFiniteGrain / std::max<int64_t>(1, view.cols));
   ParallelFor(pool, view.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      if (!IsFinite(view.data + r * view.stride, view.cols)) finite = false;
+      const float* const row = view.data + r * view.stride;  // <= TakeMatrix's size
+      if (!IsFinite(row, view.cols)) finite = false;
     }
   });
   for (int64_t r = 0; !finite && r < view.rows; ++r) {
     for (int64_t c = 0; c < view.cols; ++c) {
-      const float value = view.data[r * view.stride + c];
+      const float value = view.data[r * view.stride + c];  // <= TakeMatrix's size
       if (std::isfinite(value)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "gradient: ", std::string(name), "[", r, ", ", c, "] is ", value,
@@ -177,7 +178,7 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
   out.all.batch_size = batch.batch_size;
   if (batch.num_features == 0) {
     absl::StatusOr<FeatureBags> bags =
-        TakeBags(batch.bags[0], scores_of(0), num_features * batch.batch_size);
+        TakeBags(batch.bags[0], scores_of(0), num_features * batch.batch_size);  // <= 2^63, above
     HOTROW_RETURN_IF_ERROR(At("batch.bags[0]", bags.status()));
     out.jagged = true;
     out.all.values = bags->values;

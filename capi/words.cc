@@ -30,6 +30,7 @@ constexpr std::array kWords = {
     Word{"ScorerOptions.rows", "options.rows"},
     Word{"ScorerOptions.store_bytes", "options.store_memory_bytes"},
     Word{"ScorerOptions.", "options."},
+    Word{"SnapshotReaderOptions.memory_budget_bytes", "options.store_memory_bytes"},
     Word{"SparseOptimizerConfig.", "optimizer."},
     Word{"SparseOptimizerConfig", "optimizer"},
     Word{"cache.bytes", "cache_bytes"},

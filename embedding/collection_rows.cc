@@ -108,10 +108,10 @@ absl::Status EmbeddingCollection::ForEachRow(
     const std::function<absl::Status(uint64_t key, std::span<const float> weights)>& fn) {
   Impl& c = *impl_;
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
-  HOTROW_RETURN_IF_ERROR(Flush());
+  c.snapshots->Join();
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
   return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.rules,
-                                c.tiers->store(), fn);
+                                c.tiers.get(), fn);
 }
 
 absl::Status EmbeddingCollection::Settle() {
@@ -135,10 +135,9 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
     CollectionDigest digest;
     const auto own = [&]() -> absl::Status {
-      HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
       HOTROW_ASSIGN_OR_RETURN(
-          digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.rules, c.tiers->store(),
-                                              c.tiers->host_store()));
+          digest.tables,
+          internal::DigestRows(c.ctx, c.options, c.plan, *c.rules, c.tiers.get()));
       return absl::OkStatus();
     };
     if (c.shuffle == nullptr) {

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kCopiedBytes = int64_t{1} << 20;
 constexpr int64_t kRowsPerTask = 64;
 
-// Copies of rows of a store.
+// Copies of rows.
 struct RowCopies {
   std::vector<RowKey> keys;
   std::vector<std::byte*> rows;  // aligned
@@ -31,11 +31,11 @@ struct RowCopies {
   std::span<const std::byte> row(size_t i) const { return {rows[i], sizes[i]}; }
 };
 
-// Calls fn(copies) with all rows of a store that `wanted` says, many at a time, after they have
-// made up for what they have missed.
+// Calls fn(copies) with all rows that `wanted` says, many at a time, after they have made up for
+// what they have missed.
 template <typename Wanted, typename Function>  // bool(key, row), absl::Status(const RowCopies&)
 absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, const RowRules& rules,
-                             RowStore* store, const Wanted& wanted, const Function& fn) {
+                             Tiers* tiers, const Wanted& wanted, const Function& fn) {
   const int64_t stride = RoundUp(row_bytes_max, kBufferAlignment);
   const int64_t rows_max = std::max<int64_t>(kCopiedBytes / stride, 1);
   HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> memory,
@@ -50,7 +50,7 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
     return absl::OkStatus();
   };
   HOTROW_RETURN_IF_ERROR(
-      store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+      tiers->ForEachRow([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
         if (!wanted(key, row)) return absl::OkStatus();
         copies.rows.push_back(memory.data() + std::ssize(copies.rows) * stride);
         std::memcpy(copies.rows.back(), row.data(), row.size());
@@ -66,7 +66,7 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const RowRules& rules,
-                                                    RowStore* store, HostStore* host) {
+                                                    Tiers* tiers) {
   std::vector<TableDigest> tables(options.tables.size());
   std::vector<int64_t> payload_bytes(options.tables.size());
   std::vector<size_t> position_of(options.tables.size());
@@ -99,7 +99,8 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
       tables[t].hash += sums[t].hash;
     }
   };
-  if (host != nullptr && rules.stands()) {
+  HostStore* const host = tiers->host_store();
+  if (host != nullptr && rules.stands() && tiers->Flush().ok()) {
     // Where they lie.
     std::vector<std::vector<Sum>> parts(HostStore::kParts, std::vector<Sum>(tables.size()));
     host->IterateParts(ctx.pool,
@@ -125,12 +126,13 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
   };
   // The classes are in order of width.
   HOTROW_RETURN_IF_ERROR(
-      ForEachCaughtUp(ctx, plan.classes.back().row_bytes, rules, store, lives, add));
+      ForEachCaughtUp(ctx, plan.classes.back().row_bytes, rules, tiers, lives, add));
   return tables;
 }
 
 absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
-                          const RowRules& rules, RowStore* store, const RowFunction& fn) {
+                          const RowRules& rules, Tiers* tiers,
+                          const RowFunction& fn) {
   const PlannedTable& table = plan.tables[position];
   const RowLayout& layout = table.layout;
   std::vector<float> weights(static_cast<size_t>(layout.dim));
@@ -142,7 +144,7 @@ absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t posit
                                  .stride = layout.dim,
                                  .precision = layout.precision};
   return ForEachCaughtUp(
-      ctx, layout.row_bytes, rules, store,
+      ctx, layout.row_bytes, rules, tiers,
       [&](const RowKey& key, std::span<const std::byte> row) {
         return key.table == static_cast<uint32_t>(table.config) &&
                !rules.IsAged(position, row.data());

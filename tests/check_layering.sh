@@ -107,6 +107,11 @@ if grep -nE '(resize|Reserve)\(.* \* ' models/serving/score_session.cc embedding
   echo "the lines above take memory by a product; check it first, and name the bound behind: // <= RowsMax"
   bad=$((bad + 1))
 fi
+# Numbers of a caller of the C interface may be anything: a product of them names what bounds it.
+if grep -nE '[]A-Za-z0-9_)] \* [A-Za-z0-9_(]' capi/*.cc capi/*.h | grep -vE '^[^:]*:[0-9]+: *//| // <= '; then
+  echo "the lines above multiply; check the numbers first (CheckCount, TakeMatrix), and name the bound behind: // <= RowsMax"
+  bad=$((bad + 1))
+fi
 # Want of room on a disk has a mark, which callers go by: base/out_of_room.h.
 if grep -rnE 'ResourceExhausted[^;]*\<(disk|space)\>|(StrContains|StartsWith)\(.*message\(\).*\<(disk|room|space)\>' --include='*.cc' base store comm embedding models tools capi ||
   grep -nE 'ResourceExhaustedError\(' store/ssd/ssd_room.cc store/rocks/rocks_disk.cc; then

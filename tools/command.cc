@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "models/train/trainer_options.h"
 
 namespace hotrow {
 namespace {
@@ -142,7 +143,7 @@ int RunCommandLine(int argc, const char* const* argv) {
   const absl::StatusOr<int> status = command->run(*command, arguments);
   if (status.ok()) return *status;
   std::fprintf(stderr, "hotrow %s: %s\n", command->name,
-               std::string(status.status().message()).c_str());
+               std::string(WithFlagNames(status.status()).message()).c_str());
   return absl::IsDataLoss(status.status()) ? kExitDamage : kExitUsage;
 }
 

@@ -51,7 +51,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   }
   if (kind == DirectoryKind::kPackedData) {
     HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, ReadPackedManifest(PosixEnv(), path));
-    return print(json ? PackedDataJson(path, pack) : PackedDataText(path, pack), true);
+    return print(
+        json ? PackedDataJson(path, pack) : PackedDataText(path, pack) + PackedColumnsText(pack),
+        true);
   }
   if (kind == DirectoryKind::kPortableModel) {
     HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,

@@ -355,21 +355,55 @@ std::string PackedDataText(const std::string& path, const PackedManifest& pack) 
   return out + "\n";
 }
 
-std::string PackedDataJson(const std::string& path, const PackedManifest& pack) {
-  nlohmann::ordered_json source = nlohmann::ordered_json::object();
+std::string PackedColumnsText(const PackedManifest& pack) {
+  std::string out = absl::StrCat("  labels: ", absl::StrJoin(pack.schema.labels, ", "), "\n");
+  if (!pack.schema.dense.empty()) {
+    absl::StrAppend(&out, "  dense: ", absl::StrJoin(pack.schema.dense, ", "), "\n");
+  }
+  for (const DataFeature& feature : pack.schema.features) {
+    absl::StrAppend(&out, "  feature ", feature.name, ": table ", feature.table);
+    if (feature.num_embeddings > 0) {
+      absl::StrAppend(&out, ", keys below ", FormatCount(feature.num_embeddings));
+    }
+    if (feature.max_hotness > 0) {
+      absl::StrAppend(&out, ", at most ", FormatCount(feature.max_hotness), " a sample");
+    }
+    absl::StrAppend(&out, "\n");
+  }
+  return out;
+}
+
+std::string PackedDataJson(const std::string& path, const PackedManifest& pack,
+                           const std::vector<std::string>* damage) {
+  using Json = nlohmann::ordered_json;
+  Json source = Json::object();
   for (const auto& [name, value] : pack.source) source[name] = value;
-  return Dump({{"kind", "packed_data"},
-               {"path", path},
-               {"name", pack.schema.name},
-               {"train_samples", pack.schema.train_samples},
-               {"valid_samples", pack.schema.valid_samples},
-               {"test_samples", pack.schema.test_samples},
-               {"labels", pack.schema.labels},
-               {"features", pack.schema.features.size()},
-               {"num_dense", pack.schema.num_dense},
-               {"block_samples", pack.block_samples},
-               {"bytes", pack.SplitBytes()},
-               {"source", source}});
+  Json features = Json::array();
+  for (const DataFeature& feature : pack.schema.features) {
+    features.push_back({{"name", feature.name},
+                        {"table", feature.table},
+                        {"num_embeddings", feature.num_embeddings},
+                        {"max_hotness", feature.max_hotness}});
+  }
+  Json out = {{"kind", "packed_data"},
+              {"path", path},
+              {"name", pack.schema.name},
+              {"train_samples", pack.schema.train_samples},
+              {"valid_samples", pack.schema.valid_samples},
+              {"test_samples", pack.schema.test_samples},
+              {"labels", pack.schema.labels},
+              {"features", pack.schema.features.size()},
+              {"feature_list", features},
+              {"num_dense", pack.schema.num_dense},
+              {"dense", pack.schema.dense},
+              {"block_samples", pack.block_samples},
+              {"bytes", pack.SplitBytes()},
+              {"source", source}};
+  if (damage != nullptr) {
+    out["damage_count"] = damage->size();
+    out["damage"] = *damage;
+  }
+  return Dump(out);
 }
 
 std::string ChainSummaryText(const ChainSummary& summary) {

@@ -42,9 +42,11 @@ std::string TableSummaryJson(const ExportTableSummary& summary);
 std::string OnnxSummaryText(const ExportOnnxSummary& summary);
 std::string OnnxSummaryJson(const ExportOnnxSummary& summary);
 
-// The report of packed data.
+// The report of packed data: a line, and their columns. damage: of one that was read; null.
 std::string PackedDataText(const std::string& path, const PackedManifest& pack);
-std::string PackedDataJson(const std::string& path, const PackedManifest& pack);
+std::string PackedColumnsText(const PackedManifest& pack);
+std::string PackedDataJson(const std::string& path, const PackedManifest& pack,
+                           const std::vector<std::string>* damage = nullptr);
 // The report of a chain that was read or checked.
 std::string ChainSummaryText(const ChainSummary& summary);
 std::string ChainSummaryJson(const ChainSummary& summary);

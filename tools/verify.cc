@@ -111,6 +111,19 @@ absl::StatusOr<int> VerifyAll(const std::string& path, int64_t store_bytes, bool
   return damage == 0 ? kExitGood : kExitDamage;
 }
 
+absl::StatusOr<int> VerifyPack(const std::string& path, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(const PackedReport report, VerifyPackedData(PosixEnv(), path));
+  if (json) {
+    std::fputs(PackedDataJson(path, report.manifest, &report.damage).c_str(), stdout);
+  } else {
+    for (const std::string& line : report.damage) std::printf("%s\n", line.c_str());
+    std::string text = PackedDataText(path, report.manifest);
+    text.pop_back();  // the end of the line
+    std::printf("%s: %s\n", text.c_str(), Verdict(std::ssize(report.damage)).c_str());
+  }
+  return report.damage.empty() ? kExitGood : kExitDamage;
+}
+
 // What --absent does.
 absl::StatusOr<int> ShowAbsent(const std::string& path, const std::string& list,
                                int64_t store_bytes, bool json) {
@@ -157,10 +170,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     return kExitGood;
   }
   if (kind == DirectoryKind::kPackedData) {
-    HOTROW_RETURN_IF_ERROR(VerifyPackedData(PosixEnv(), path));
-    HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, ReadPackedManifest(PosixEnv(), path));
-    std::fputs((json ? PackedDataJson(path, pack) : PackedDataText(path, pack)).c_str(), stdout);
-    return kExitGood;
+    return VerifyPack(path, json);
   }
   if (kind == DirectoryKind::kRocksStore) return VerifyRocks(path, json);
   HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
@@ -189,7 +199,7 @@ const Command kVerifyCommand = {
         "                      of the present state\n"
         "  of an export        every file, up to the first that is wrong\n"
         "  of a chain          the same of its base and of all deltas\n"
-        "  of packed data      every block, up to the first that is wrong\n"
+        "  of packed data      every block\n"
         "Each damage is a line: file, offset, description, and table and key if known. The last\n"
         "line is a summary.\n"
         "\n"

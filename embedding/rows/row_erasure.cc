@@ -69,8 +69,7 @@ absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
   std::vector<uint64_t> keys;
   const auto choose = [&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(UseDevice(ctx_));  // it may be another thread
-    HOTROW_RETURN_IF_ERROR(tiers_->Flush());
-    return tiers_->store()->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    return tiers_->ForEachRow([&](const RowKey& key, std::span<const std::byte> row) {
       if (key.table != number || rules_->IsAged(static_cast<size_t>(table), row.data())) {
         return absl::OkStatus();
       }

@@ -36,9 +36,9 @@ absl::StatusOr<std::unique_ptr<CachedStore>> CachedStore::Create(
   for (const CachedStoreWidth& width : widths) {
     const int64_t least = MinCacheBytes(width.row_bytes);
     if (width.cache_bytes < least) {
-      return absl::ResourceExhaustedError(absl::StrCat("host cache budget ", width.cache_bytes,
-                                                       " bytes for rows of ", width.row_bytes,
-                                                       " bytes; the least is ", least));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cache.bytes: host cache budget ", width.cache_bytes, " bytes for rows of ",
+                       width.row_bytes, " bytes; the least is ", least));
     }
     cached->budget_bytes_ += width.cache_bytes;
     cached->caches_.push_back({{.row_bytes = width.row_bytes,

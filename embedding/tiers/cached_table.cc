@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "embedding/collection_plan_impl.h"
 #include "embedding/tiers/cached_table_impl.h"
 #include "embedding/tiers/store_reads.h"
 #include "ops/gather.h"
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
   HOTROW_CHECK(device == Device::kCpu || staged);
   const int64_t least = MinCacheBytes(1, row_bytes, options.place);
   if (options.cache_bytes < least) {
-    return absl::ResourceExhaustedError(absl::StrCat(staged ? "device " : "", "cache budget ",
+    return absl::ResourceExhaustedError(absl::StrCat(CacheBudgetName(options.place), ": ",
                                                      options.cache_bytes, " bytes for rows of ",
                                                      row_bytes, " bytes; the least is ", least));
   }
@@ -516,14 +517,10 @@ absl::Status CachedTable::Read(const ExecContext& ctx, std::span<const RowKey> k
                                std::byte* staging, std::span<std::byte*> rows) {
   {
     const std::unique_lock<std::mutex> order = outflow_->Lock();
-    // What the store refuses can be read all the same, but where its place is needed.
-    const absl::Status written = outflow_->WriteBack();
+    outflow_->WriteBack().IgnoreError();  // what the store refuses is read where it is
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     HOTROW_RETURN_IF_ERROR(cache_->broken());
-    if (cache_->staged()) {
-      HOTROW_RETURN_IF_ERROR(written);
-      return ReadStaged(ctx, keys, staging, rows);
-    }
+    if (cache_->staged()) return ReadStaged(ctx, keys, staging, rows);
     miss_keys_.clear();
     miss_rows_.clear();
     HOTROW_RETURN_IF_ERROR(cache_->get()->Find(ctx, keys, rows));
@@ -542,15 +539,17 @@ absl::Status CachedTable::Read(const ExecContext& ctx, std::span<const RowKey> k
   return ReadMisses(ctx);
 }
 
-// A chunk at a time, through a staging area of evicted rows, which is empty now.
+// A chunk at a time, through a staging area of evicted rows, or one beside those that the store
+// has refused.
 absl::Status CachedTable::ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys,
                                      std::byte* staging, std::span<std::byte*> rows) {
   DeviceStream& stream = cache_->stream();
   // What is enqueued may still read what is in `staging`.
   HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));
-  RowOutflow::Chunk& chunk = outflow_->chunk(0);
+  HOTROW_ASSIGN_OR_RETURN(RowOutflow::Chunk* const free, outflow_->FreeChunk());
+  RowOutflow::Chunk& chunk = *free;
   for (size_t begin = 0; begin < keys.size();) {
-    const size_t n = std::min(keys.size() - begin, static_cast<size_t>(buffers_.staging_rows));
+    const size_t n = std::min(keys.size() - begin, static_cast<size_t>(chunk.keys.size()));
     const auto size = static_cast<int64_t>(n);
     std::copy_n(keys.begin() + static_cast<int64_t>(begin), n, chunk.keys.data());
     HOTROW_RETURN_IF_ERROR(stream.RunAndWait(ctx, [&](const ExecContext& here) {
@@ -566,8 +565,9 @@ absl::Status CachedTable::ReadStaged(const ExecContext& ctx, std::span<const Row
       row = staging + staged * row_bytes();
       std::byte* const here = chunk.evicted_rows.data() + staged * row_bytes();
       ++staged;
-      if (const std::byte* const held = outflow_->FindHeld(keys[begin + i]); held != nullptr) {
-        std::memcpy(here, held, static_cast<size_t>(row_bytes()));
+      const std::byte* const kept = outflow_->FindUnwritten(keys[begin + i]);
+      if (kept != nullptr) {
+        std::memcpy(here, kept, static_cast<size_t>(row_bytes()));
         continue;
       }
       miss_keys_.push_back(keys[begin + i]);
@@ -612,6 +612,31 @@ absl::Status CachedTable::Flush() {
           return outflow_->Append(keys, rows, pool_);
         });
   });
+}
+
+absl::Status CachedTable::ForEachUnwritten(RowsFn visit) {
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    HOTROW_RETURN_IF_ERROR(cache_->broken());
+    LetAllGo();
+    HOTROW_RETURN_IF_ERROR(marks_->Begin());
+  }
+  // As a snapshot would take them.
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) {
+    more = marks_->WritePart(
+        [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
+          return outflow_->PassOn(keys, rows, visit);
+        },
+        /*stay_dirty=*/true);
+  }
+  {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    marks_->End();
+  }
+  HOTROW_RETURN_IF_ERROR(more.status());
+  return outflow_->ForEachUnwritten(visit);
 }
 
 absl::Status CachedTable::Erase(const ExecContext& ctx, std::span<const RowKey> keys) {

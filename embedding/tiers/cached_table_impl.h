@@ -92,6 +92,7 @@ class CachedTable final : public TieredTable {
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                     std::span<std::byte*> rows) override;
   absl::Status Flush() override;
+  absl::Status ForEachUnwritten(RowsFn visit) override;
   absl::Status Erase(const ExecContext& ctx, std::span<const RowKey> keys) override;
   absl::Status Write(const ExecContext& ctx, std::span<const RowKey> keys,
                      std::span<const std::byte* const> rows) override;

@@ -58,6 +58,7 @@ class InPlaceTable final : public TieredTable {
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                     std::span<std::byte*> rows) override;
   absl::Status Flush() override { return absl::OkStatus(); }
+  absl::Status ForEachUnwritten(RowsFn) override { return absl::OkStatus(); }
   absl::Status Erase(const ExecContext&, std::span<const RowKey> keys) override {
     return store_->Erase(keys);
   }

@@ -11,6 +11,7 @@ namespace {
 
 // Held back rows are written in batches of so many.
 constexpr int64_t kWriteBatchRows = 4096;
+constexpr int64_t kSpareRows = 1024;
 
 absl::StatusOr<RowOutflow::Chunk> CreateChunk(Device device, int64_t rows, int64_t row_bytes) {
   RowOutflow::Chunk chunk;
@@ -42,24 +43,31 @@ absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(
   return outflow;
 }
 
-absl::Status RowOutflow::Append(std::span<const RowKey> keys,
-                                std::span<const std::byte* const> rows, ThreadPool* pool) {
+absl::Status RowOutflow::PassOn(std::span<const RowKey> keys,
+                                std::span<const std::byte* const> rows,
+                                TieredTable::RowsFn visit) const {
+  if (!has_erased_.load(std::memory_order_relaxed)) return visit(keys, rows);
   std::vector<RowKey> changed_keys;
   std::vector<const std::byte*> changed_rows;
-  if (has_erased_.load(std::memory_order_relaxed)) {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (initial_rows_->IsInitial(keys[i], rows[i])) continue;
-      changed_keys.push_back(keys[i]);
-      changed_rows.push_back(rows[i]);
-    }
-    keys = changed_keys;
-    rows = changed_rows;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (initial_rows_->IsInitial(keys[i], rows[i])) continue;
+    changed_keys.push_back(keys[i]);
+    changed_rows.push_back(rows[i]);
   }
-  HOTROW_RETURN_IF_ERROR(index_ != nullptr      ? index_->Write(keys, rows, pool)
-                         : in_place_ != nullptr ? in_place_->InsertOrAssign(keys, rows, pool)
-                                                : store_->InsertOrAssign(keys, rows));
-  rows_written_.fetch_add(static_cast<int64_t>(keys.size()), std::memory_order_relaxed);
-  return absl::OkStatus();
+  return visit(changed_keys, changed_rows);
+}
+
+absl::Status RowOutflow::Append(std::span<const RowKey> keys,
+                                std::span<const std::byte* const> rows, ThreadPool* pool) {
+  return PassOn(
+      keys, rows,
+      [&](std::span<const RowKey> changed, std::span<const std::byte* const> to) -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(index_ != nullptr      ? index_->Write(changed, to, pool)
+                               : in_place_ != nullptr ? in_place_->InsertOrAssign(changed, to, pool)
+                                                      : store_->InsertOrAssign(changed, to));
+        rows_written_.fetch_add(std::ssize(changed), std::memory_order_relaxed);
+        return absl::OkStatus();
+      });
 }
 
 absl::Status RowOutflow::WriteBack(const ExecContext& ctx) {
@@ -88,6 +96,30 @@ absl::Status RowOutflow::WriteBackHeld() {
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   held_.Clear();
   return absl::OkStatus();
+}
+
+absl::StatusOr<RowOutflow::Chunk*> RowOutflow::FreeChunk() {
+  if (pending_keys_.empty()) return &chunks_[0];
+  if (spare_.keys.size() == 0) {
+    HOTROW_ASSIGN_OR_RETURN(
+        spare_, CreateChunk(cache_->device(), std::min(staging_rows_, kSpareRows), row_bytes_));
+  }
+  return &spare_;
+}
+
+absl::Status RowOutflow::ForEachUnwritten(TieredTable::RowsFn visit) {
+  std::vector<RowKey> keys;
+  std::vector<const std::byte*> rows;
+  for (int64_t i = 0; i < held_.size(); ++i) {
+    keys.push_back(held_.key(i));
+    rows.push_back(held_.row(i));
+  }
+  for (size_t i = 0; i < pending_keys_.size(); ++i) {
+    if (held_.Find(pending_keys_[i]) != nullptr) continue;  // that is newer
+    keys.push_back(pending_keys_[i]);
+    rows.push_back(pending_rows_[i]);
+  }
+  return PassOn(keys, rows, visit);
 }
 
 absl::StatusOr<int64_t> RowOutflow::MakeRoom(const ExecContext& ctx, int64_t keys,

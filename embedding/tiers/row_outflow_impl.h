@@ -85,6 +85,11 @@ class RowOutflow {
   // written. Rows of one that is to be used again have been written.
   Chunk& chunk(size_t turn) { return chunks_[turn % chunks_.size()]; }
   bool single_chunk() const { return chunks_.size() == 1; }
+  // One whose rows nobody waits for, until rows are evicted. While the store refuses rows, which
+  // keep their chunks, a small one is made beside them and the budget, and stays.
+  absl::StatusOr<Chunk*> FreeChunk();
+  // Calls visit with the rows that WriteBack and WriteBackHeld would write, each once.
+  absl::Status ForEachUnwritten(TieredTable::RowsFn visit);
 
   // --- With Lock() and the cache's mutex
 
@@ -112,6 +117,9 @@ class RowOutflow {
   // --- Any thread
 
   SnapshotCounts snapshot_counts() const { return counts_.Get(); }  // those of evicted rows
+  // Passes rows on to visit, but for those that are initial rows since their keys were erased.
+  absl::Status PassOn(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
+                      TieredTable::RowsFn visit) const;
   // Appends rows over `pool`, or null.
   absl::Status Append(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
                       ThreadPool* pool = nullptr);
@@ -139,6 +147,7 @@ class RowOutflow {
   std::mutex mutex_;
   int64_t staging_rows_ = 0;
   std::vector<Chunk> chunks_;  // 1; staged 2
+  Chunk spare_;                // of FreeChunk; without memory until it is wanted
   std::vector<RowKey> pending_keys_;
   std::vector<const std::byte*> pending_rows_;  // into chunks_
   HeldRows held_;

@@ -73,7 +73,7 @@ absl::Status SnapshotMarks::KeepBeforeUpdate(const ExecContext& ctx,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SnapshotMarks::WritePart(Write write) {
+absl::StatusOr<bool> SnapshotMarks::WritePart(Write write, bool stay_dirty) {
   part_keys_.clear();
   part_pointers_.clear();
   {
@@ -107,9 +107,10 @@ absl::StatusOr<bool> SnapshotMarks::WritePart(Write write) {
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   if (pins_ > 0) {
     cache_->Note(cache_->stream().Run(
-        ExecContext(),
-        [rows = cache_->get(), slots = taken_slots_.first(pins_), dirty = !status.ok()](
-            const ExecContext& here) { return rows->Unpin(here, slots, dirty); }));
+        ExecContext(), [rows = cache_->get(), slots = taken_slots_.first(pins_),
+                        dirty = stay_dirty || !status.ok()](const ExecContext& here) {
+          return rows->Unpin(here, slots, dirty);
+        }));
     pins_ = 0;
   } else if (status.ok()) {
     first_copy_ = (first_copy_ + n) % copy_keys_.size();
@@ -117,7 +118,7 @@ absl::StatusOr<bool> SnapshotMarks::WritePart(Write write) {
   }
   changed_.notify_all();
   if (!status.ok()) return status;
-  counts_.Add({.rows = n});
+  if (!stay_dirty) counts_.Add({.rows = n});
   return true;
 }
 

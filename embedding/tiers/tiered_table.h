@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device.h"
@@ -167,13 +168,17 @@ struct TieredTableStats {
 // Threads:  at most four. The pipeline's first thread calls Place, FinishPlacing and GiveUp. Its
 //           second calls NextMisses, Fill and FillInPlace, and GiveUp while the first is idle. The
 //           snapshot's thread calls WriteSnapshotPart and EndSnapshot. The caller's thread calls
-//           all others; Read, Flush and Erase while both threads of the pipeline are idle, Flush
-//           and Erase also while no snapshot is being written. Stats waits for nobody.
+//           all others; Read, Flush, ForEachUnwritten and Erase while both threads of the pipeline
+//           are idle, all but Read also while no snapshot is being written. Stats waits for nobody.
 // Errors:   those of the store. Evicted rows that the store refuses wait in staging; every later
 //           call first tries them again, and fails as long as the store does. Nothing is lost.
 //           Errors of a GPU are sticky; the next call that returns a status reports them.
 class TieredTable {
  public:
+  // Takes rows in host memory, valid until it returns.
+  using RowsFn = absl::FunctionRef<absl::Status(std::span<const RowKey> keys,
+                                                std::span<const std::byte* const> rows)>;
+
   // `store` outlives the table. So does `in_place`: the same store if it can be trained in place,
   // else null; required without a cache. Errors: ResourceExhausted when cache_bytes is too small
   // for any cache.
@@ -249,6 +254,9 @@ class TieredTable {
                             std::byte* staging, std::span<std::byte*> rows) = 0;
   // Writes dirty rows to the store.
   virtual absl::Status Flush() = 0;
+  // Calls visit with the rows that Flush would write, each once; they stay as they are. May come
+  // when Flush may.
+  virtual absl::Status ForEachUnwritten(RowsFn visit) = 0;
   // Removes the rows of these keys, distinct ones, from the store and everything above it: from
   // here on the keys are new. Steps may have been placed, and have initial rows then; none may have
   // been resolved. After an error each of the keys may be there or not, or go later; call it again.

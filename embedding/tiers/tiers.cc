@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -288,6 +289,33 @@ absl::Status Tiers::Read(const ExecContext& ctx, const TableKeys& keys, std::byt
 absl::Status Tiers::Flush() {
   HOTROW_RETURN_IF_ERROR(FlushCaches());
   return store_.store->Flush();
+}
+
+absl::Status Tiers::ForEachRow(
+    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
+  const absl::Status flushed = Flush();
+  if (!flushed.ok() && !absl::IsResourceExhausted(flushed)) return flushed;
+  std::vector<RowKey> newer;  // than the store's
+  const auto before = [](const RowKey& a, const RowKey& b) {
+    return std::tie(a.table, a.key) < std::tie(b.table, b.key);
+  };
+  for (const Width& width : widths_) {
+    if (flushed.ok()) break;
+    const auto row_bytes = static_cast<size_t>(width.table->row_bytes());
+    HOTROW_RETURN_IF_ERROR(width.table->ForEachUnwritten(
+        [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) -> absl::Status {
+          for (size_t i = 0; i < keys.size(); ++i) {
+            HOTROW_RETURN_IF_ERROR(visit(keys[i], {rows[i], row_bytes}));
+          }
+          newer.insert(newer.end(), keys.begin(), keys.end());
+          return absl::OkStatus();
+        }));
+  }
+  std::sort(newer.begin(), newer.end(), before);
+  return store_.store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    return std::binary_search(newer.begin(), newer.end(), key, before) ? absl::OkStatus()
+                                                                       : visit(key, row);
+  });
 }
 
 absl::Status Tiers::FlushCaches() {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
@@ -98,6 +99,10 @@ class Tiers final : public SnapshotRows {
                     std::vector<std::byte*>* rows);
   // Writes dirty rows to the store, and makes that durable.
   absl::Status Flush();
+  // Calls visit for each row, in no order, after a Flush. Rows that the store has no room for are
+  // read where they are; that takes 16 bytes for each of them.
+  absl::Status ForEachRow(
+      absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit);
   // TieredTable::Erase of a table, a position in the plan.
   absl::Status Erase(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys);
   // TieredTable::Write of a table, a position in the plan.

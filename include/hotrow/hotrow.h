@@ -270,11 +270,14 @@ hotrow_status hotrow_collection_create(hotrow_context* context,
 hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* cuda_stream);
 // cuda: waits until the device has done what calls have enqueued. cpu: returns at once.
 hotrow_status hotrow_wait(hotrow_collection* collection);
-// Ends what is running and the store in good order, so that it opens quickly the next time. A step
-// that has not ended is FAILED_PRECONDITION. No other call but destroy may follow.
+// Ends what is running and the store in good order, so that it opens quickly the next time, and
+// frees its memory. A step that has not ended is FAILED_PRECONDITION, and so are calls that follow,
+// or that other threads make meanwhile; when those have returned, destroy the handle.
 hotrow_status hotrow_collection_close(hotrow_collection* collection);
-// Without close the store is left as a kill would leave it: every checkpoint is there. Steps that
-// have not ended are cancelled; their handles stay to be destroyed.
+// Instead of close: leaves the store as a kill would, every checkpoint is there. Steps that have
+// not ended are cancelled; their handles stay to be destroyed. Of other threads' calls as close.
+void hotrow_collection_abandon(hotrow_collection* collection);
+// Frees the handle, and abandons what was not closed.
 void hotrow_collection_destroy(hotrow_collection* collection);
 
 // The smallest cache_bytes (on a GPU cache_device_bytes) that create accepts for these options.
@@ -586,6 +589,8 @@ typedef struct hotrow_packer_options {
   int64_t num_dense;
   int64_t block_samples;  // 8192: that are read together
   const char* source;     // what the samples were made of, for people; NULL: not said
+  const char* const* dense;    // [num_dense] names; NULL: they have none
+  const int64_t* max_hotness;  // [num_features] lookups in a sample at most; NULL or 0: not known
 } hotrow_packer_options;
 
 void hotrow_packer_options_default(hotrow_packer_options* options, uint64_t struct_size);

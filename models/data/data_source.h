@@ -33,6 +33,7 @@ struct DataSchema {
   std::string name;                             // "synthetic"
   std::vector<std::string> labels = {"label"};  // one for each task, in batch order
   int32_t num_dense = 0;
+  std::vector<std::string> dense;     // their names, in batch order; empty: they have none
   std::vector<DataFeature> features;  // in batch order
   int64_t train_samples = 0;          // 0: not known before reading
   int64_t valid_samples = 0;

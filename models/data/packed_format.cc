@@ -15,7 +15,6 @@
 #include "base/math.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
-#include "models/data/sample_block.h"
 #include "models/json/json_members_impl.h"
 #include "models/json/sealed_json.h"
 
@@ -71,6 +70,7 @@ std::string PackedManifestText(const PackedManifest& manifest) {
   json["name"] = manifest.schema.name;
   json["labels"] = manifest.schema.labels;
   json["num_dense"] = manifest.schema.num_dense;
+  if (!manifest.schema.dense.empty()) json["dense"] = manifest.schema.dense;
   json["features"] = Json::array();
   for (const DataFeature& feature : manifest.schema.features) {
     json["features"].push_back({{"name", feature.name},
@@ -127,16 +127,24 @@ absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& d
   }
   PackedManifest out;
   out.schema.name = top.String("name");
-  out.schema.labels.clear();
-  for (const Json& label : top.Array("labels")) {
-    if (!label.is_string()) {
-      top.Wrong("labels", label, "names");
-      break;
+  const auto names = [&](const char* member) {
+    std::vector<std::string> read;
+    for (const Json& name : top.Array(member)) {
+      if (!name.is_string()) {
+        top.Wrong(member, name, "names");
+        break;
+      }
+      read.push_back(name.get<std::string>());
     }
-    out.schema.labels.push_back(label.get<std::string>());
-  }
+    return read;
+  };
+  out.schema.labels = names("labels");
   if (out.schema.labels.empty()) top.Wrong("labels", Json(), "at least one name");
   out.schema.num_dense = static_cast<int32_t>(top.Count("num_dense", INT32_MAX));
+  if (top.Has("dense")) out.schema.dense = names("dense");
+  if (!out.schema.dense.empty() && std::ssize(out.schema.dense) != out.schema.num_dense) {
+    top.Wrong("dense", out.schema.dense, "num_dense of them");
+  }
   const Json& features = top.Array("features");
   for (size_t f = 0; f < features.size(); ++f) {
     JsonMembers feature(features[f], absl::StrCat("features[", f, "]"), &wrong);
@@ -209,7 +217,12 @@ PackedBlockBuilder::PackedBlockBuilder(const PackedManifest& manifest)
       num_labels_(static_cast<int64_t>(manifest.schema.labels.size())),
       has_weights_(manifest.has_weights),
       has_probability_(manifest.has_probability),
-      columns_(manifest.schema.features.size()) {}
+      columns_(manifest.schema.features.size()) {
+  for (size_t f = 0; f < columns_.size(); ++f) {
+    const int64_t most = manifest.schema.features[f].max_hotness;
+    if (most > 0) columns_[f].lookups_max = std::min(most, columns_[f].lookups_max);
+  }
+}
 
 absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, int64_t end) {
   const auto wrong = [&](int64_t sample, std::string_view what) {
@@ -244,9 +257,9 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
         batch.offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t length = offsets[i + 1] - offsets[i];
-      if (length > Sample::kMaxHotness) {
+      if (length > column.lookups_max) {
         return wrong(i, absl::StrCat("feature ", f, " has ", length, " lookups, at most ",
-                                     Sample::kMaxHotness));
+                                     column.lookups_max));
       }
       column.one_each = column.one_each && length == 1;
       column.lengths.push_back(static_cast<uint16_t>(length));

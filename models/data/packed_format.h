@@ -14,6 +14,7 @@
 #include "base/env.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/data_source.h"
+#include "models/data/sample_block.h"
 
 // Packed data: samples as columns in blocks, so that a batch is copied and not parsed.
 // docs/formats/packed_data.md has the bytes.
@@ -75,7 +76,8 @@ class PackedBlockBuilder {
 
   int64_t size() const { return size_; }  // samples
   // The samples [begin, end) of a batch. Errors: InvalidArgument, which names the sample and what
-  // of it a pack cannot hold (a label other than 0 and 1, a bag of more than 65,535 lookups).
+  // of it a pack cannot hold (a label other than 0 and 1, a bag of more than 65,535 lookups, or
+  // than the schema says).
   absl::Status Append(const CtrBatch& batch, int64_t begin, int64_t end);
   // Whether each sample has one lookup of each feature.
   bool one_each() const;
@@ -88,6 +90,7 @@ class PackedBlockBuilder {
     std::vector<uint16_t> lengths;  // [size]
     std::vector<float> weights;
     bool one_each = true;  // all lengths are 1
+    int64_t lookups_max = Sample::kMaxHotness;
   };
 
   const int64_t num_dense_;

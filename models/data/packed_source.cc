@@ -57,14 +57,41 @@ struct SplitBlocks {
   struct Block {
     PackedBlockPlace place;
     int32_t samples = 0;
-    int32_t file = 0;  // in `paths`
+    int32_t file = 0;  // in `files`
   };
-  std::vector<std::string> paths;
-  std::vector<int64_t> first_blocks;  // of each file
+  struct PackFile {
+    std::string dir;
+    std::string path;
+    uint32_t index_crc = 0;
+    int64_t first_block = 0;
+  };
+  explicit SplitBlocks(Split of) : split(of) {}
+
+  const Split split;
+  std::vector<PackFile> files;
   std::vector<Block> blocks;
 
   int64_t size() const { return std::ssize(blocks); }
   const Block& at(int64_t block) const { return blocks[static_cast<size_t>(block)]; }
+  const PackFile& file_of(int64_t block) const {
+    return files[static_cast<size_t>(at(block).file)];
+  }
+
+  // Those of one pack more.
+  absl::Status Add(Env& env, const std::string& dir, const PackedManifest& manifest) {
+    const PackedManifest::SplitFile& in = manifest.splits[static_cast<size_t>(split)];
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<PackedBlockPlace> places,
+                            ReadPackedIndex(env, dir, manifest, split));
+    const auto number = static_cast<int32_t>(files.size());
+    files.push_back({dir, absl::StrCat(dir, "/", in.file), in.index_crc, size()});
+    int64_t left = manifest.Samples(split);
+    for (const PackedBlockPlace& place : places) {
+      const int64_t samples = std::min(left, manifest.block_samples);
+      blocks.push_back({place, static_cast<int32_t>(samples), number});
+      left -= samples;
+    }
+    return absl::OkStatus();
+  }
 };
 
 // The files of a split.
@@ -75,14 +102,14 @@ class BlockFiles {
   static absl::StatusOr<std::unique_ptr<BlockFiles>> Open(
       Env& env, const PackedManifest& manifest, std::shared_ptr<const SplitBlocks> split) {
     std::vector<std::unique_ptr<File>> files;
-    for (const std::string& path : split->paths) {
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+    for (const SplitBlocks::PackFile& pack : split->files) {
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(pack.path, OpenMode::kRead));
       files.push_back(std::move(file));
     }
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> queue,
                             env.NewIoQueue({.depth = kReadsInFlight}));
     return std::unique_ptr<BlockFiles>(
-        new BlockFiles(manifest, std::move(split), std::move(files), std::move(queue)));
+        new BlockFiles(env, manifest, std::move(split), std::move(files), std::move(queue)));
   }
 
   // Many at a time; each is looked at as soon as it is there.
@@ -110,6 +137,7 @@ class BlockFiles {
             absl::StrCat(std::string(one.message()), "; the file was cut; pack the data again"));
       }
       if (one.ok()) one = Look(number, blocks[request.user_data].get());
+      if (status.ok() && absl::IsDataLoss(one)) one = UnlessReplaced(number, std::move(one));
       if (status.ok()) status = std::move(one);
     });
     HOTROW_RETURN_IF_ERROR(status);
@@ -117,26 +145,41 @@ class BlockFiles {
   }
 
  private:
-  BlockFiles(const PackedManifest& manifest, std::shared_ptr<const SplitBlocks> split,
+  BlockFiles(Env& env, const PackedManifest& manifest, std::shared_ptr<const SplitBlocks> split,
              std::vector<std::unique_ptr<File>> files, std::unique_ptr<IoQueue> queue)
-      : manifest_(manifest),
+      : env_(env),
+        manifest_(manifest),
         split_(std::move(split)),
         files_(std::move(files)),
         queue_(std::move(queue)) {}
 
   absl::Status Look(int64_t number, PackedBlock* block) const {
-    const auto& [place, samples, file] = split_->at(number);
+    const auto& [place, samples, _] = split_->at(number);
     const std::span<const std::byte> bytes(block->bytes(), place.bytes);
     const absl::Status opened = Crc32c(bytes) != place.crc
                                     ? absl::DataLossError("its checksum differs")
                                     : block->Open(manifest_, place.bytes, samples);
     if (opened.ok()) return opened;
-    const auto f = static_cast<size_t>(file);
-    return absl::DataLossError(absl::StrCat(
-        split_->paths[f], ": block ", number - split_->first_blocks[f], " at byte ", place.offset,
-        " is damaged: ", std::string(opened.message()), "; pack the data again"));
+    const SplitBlocks::PackFile& file = split_->file_of(number);
+    return absl::DataLossError(
+        absl::StrCat(file.path, ": block ", number - file.first_block, " at byte ", place.offset,
+                     " is damaged: ", std::string(opened.message()), "; pack the data again"));
   }
 
+  // The error, unless the block's pack is another one than when it was opened.
+  absl::Status UnlessReplaced(int64_t number, absl::Status error) const {
+    const SplitBlocks::PackFile& file = split_->file_of(number);
+    const absl::StatusOr<PackedManifest> now = ReadPackedManifest(env_, file.dir);
+    if (!now.ok() || now->splits[static_cast<size_t>(split_->split)].index_crc == file.index_crc) {
+      return error;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        file.dir,
+        ": is another pack than the one that was opened, which it has replaced; open it "
+        "again, and begin again what read it"));
+  }
+
+  Env& env_;
   const PackedManifest& manifest_;
   const std::shared_ptr<const SplitBlocks> split_;
   const std::vector<std::unique_ptr<File>> files_;
@@ -395,6 +438,21 @@ class PackedReader : public DataReader {
   std::vector<int64_t> block_begin_;  // of Select
 };
 
+// Empty, where a pack has none.
+absl::StatusOr<Vocabulary> ReadVocabulary(Env& env, const std::string& dir,
+                                          const PackedManifest& manifest) {
+  if (manifest.vocabulary_bytes == 0) return Vocabulary();
+  const std::string path = absl::StrCat(dir, "/", kPackedVocabularyName);
+  HOTROW_ASSIGN_OR_RETURN(const std::string bytes,
+                          ReadWholeFile(env, path, manifest.vocabulary_bytes));
+  if (static_cast<int64_t>(bytes.size()) != manifest.vocabulary_bytes ||
+      Crc32c(std::as_bytes(std::span(bytes))) != manifest.vocabulary_crc) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": damaged: its checksum differs; pack the data again"));
+  }
+  return Vocabulary::Decode(bytes, path);
+}
+
 class PackedSource : public DataSource {
  public:
   PackedSource(const FileSourceOptions& options, Env& env)
@@ -403,7 +461,8 @@ class PackedSource : public DataSource {
   absl::Status Init(const std::vector<std::string>& dirs) {
     HOTROW_RETURN_IF_ERROR(options_.Validate());
     HOTROW_RETURN_IF_ERROR(pool_.status());
-    std::array<SplitBlocks, 3> splits;
+    std::array<SplitBlocks, 3> splits = {SplitBlocks(Split::kTrain), SplitBlocks(Split::kValid),
+                                         SplitBlocks(Split::kTest)};
     for (const std::string& dir : dirs) HOTROW_RETURN_IF_ERROR(Add(dir, &splits));
     for (size_t s = 0; s < splits.size(); ++s) {
       splits_[s] = std::make_shared<const SplitBlocks>(std::move(splits[s]));
@@ -415,7 +474,7 @@ class PackedSource : public DataSource {
                                                    absl::StrCat(dir_, "/", kPackedManifestName)));
       table_schema_ = std::make_unique<TableSchema>(std::move(schema));
     }
-    HOTROW_RETURN_IF_ERROR(ReadVocabulary());
+    HOTROW_ASSIGN_OR_RETURN(vocabulary_, ReadVocabulary(env_, dir_, manifest_));
     return CheckVocabulary();
   }
 
@@ -480,18 +539,7 @@ class PackedSource : public DataSource {
     if (!is_first) HOTROW_RETURN_IF_ERROR(CheckFits(dir, manifest));
     for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
       const auto s = static_cast<size_t>(split);
-      SplitBlocks& all = (*splits)[s];
-      HOTROW_ASSIGN_OR_RETURN(const std::vector<PackedBlockPlace> places,
-                              ReadPackedIndex(env_, dir, manifest, split));
-      const auto file = static_cast<int32_t>(all.paths.size());
-      all.paths.push_back(absl::StrCat(dir, "/", manifest.splits[s].file));
-      all.first_blocks.push_back(all.size());
-      int64_t left = manifest.Samples(split);
-      for (const PackedBlockPlace& place : places) {
-        const int64_t samples = std::min(left, manifest.block_samples);
-        all.blocks.push_back({place, static_cast<int32_t>(samples), file});
-        left -= samples;
-      }
+      HOTROW_RETURN_IF_ERROR((*splits)[s].Add(env_, dir, manifest));
       absl::StrAppend(&checksums_[s], is_first ? "" : ", ", manifest.splits[s].index_crc);
     }
     if (is_first) {
@@ -518,6 +566,11 @@ class PackedSource : public DataSource {
     std::string what;
     if (other.schema.labels != schema.labels) what = "labels";
     if (other.schema.num_dense != schema.num_dense) what = "number of dense features";
+    // Packs of older versions have none.
+    if (!other.schema.dense.empty() && !schema.dense.empty() &&
+        other.schema.dense != schema.dense) {
+      what = "dense features, by name,";
+    }
     if (other.schema.features.size() != schema.features.size()) what = "number of features";
     for (size_t f = 0; what.empty() && f < schema.features.size(); ++f) {
       const DataFeature& ours = schema.features[f];
@@ -588,19 +641,6 @@ class PackedSource : public DataSource {
     return resident_;
   }
 
-  absl::Status ReadVocabulary() {
-    if (manifest_.vocabulary_bytes == 0) return absl::OkStatus();
-    const std::string path = absl::StrCat(dir_, "/", kPackedVocabularyName);
-    HOTROW_ASSIGN_OR_RETURN(const std::string bytes,
-                            ReadWholeFile(env_, path, manifest_.vocabulary_bytes));
-    if (static_cast<int64_t>(bytes.size()) != manifest_.vocabulary_bytes ||
-        Crc32c(std::as_bytes(std::span(bytes))) != manifest_.vocabulary_crc) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": damaged: its checksum differs; pack the data again"));
-    }
-    HOTROW_ASSIGN_OR_RETURN(vocabulary_, Vocabulary::Decode(bytes, path));
-    return absl::OkStatus();
-  }
   // Ids are what the vocabulary of the pack made of the text, which is not there any more.
   absl::Status CheckVocabulary() const {
     const SavedVocabulary* const saved = options_.saved_vocabulary;
@@ -637,12 +677,30 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::vector<s
   return source;
 }
 
-absl::Status VerifyPackedData(Env& env, const std::string& dir) {
-  HOTROW_ASSIGN_OR_RETURN(const PackedManifest manifest, ReadPackedManifest(env, dir));
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
-                          OpenPackedSource({dir}, {.in_order = true}, env));
-  return data->ReadAll(manifest.block_samples,
-                       [](Split, const CtrBatch&) { return absl::OkStatus(); });
+absl::StatusOr<PackedReport> VerifyPackedData(Env& env, const std::string& dir) {
+  PackedReport report;
+  HOTROW_ASSIGN_OR_RETURN(report.manifest, ReadPackedManifest(env, dir));
+  const auto note = [&](const absl::Status& status) {
+    if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
+    report.damage.emplace_back(status.message());
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(note(ReadVocabulary(env, dir, report.manifest).status()));
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    const auto blocks = std::make_shared<SplitBlocks>(split);
+    const absl::Status added = blocks->Add(env, dir, report.manifest);
+    HOTROW_RETURN_IF_ERROR(note(added));
+    if (!added.ok()) continue;
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFiles> files,
+                            BlockFiles::Open(env, report.manifest, blocks));
+    Spare spare;
+    for (int64_t block = 0; block < blocks->size(); ++block) {
+      absl::StatusOr<PackedBlocks> read = files->Read({&block, 1}, &spare);
+      HOTROW_RETURN_IF_ERROR(note(read.status()));
+      if (read.ok()) spare.Take(*std::move(read));
+    }
+  }
+  return report;
 }
 
 }  // namespace hotrow

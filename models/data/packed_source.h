@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "models/data/data_source.h"
 #include "models/data/file_source.h"
+#include "models/data/packed_format.h"
 
 namespace hotrow {
 
@@ -34,9 +35,12 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenPackedSource(const std::vector<s
                                                              const FileSourceOptions& options,
                                                              Env& env = PosixEnv());
 
-// Reads all samples of packed data. Errors: the first damage (DataLoss), with file and block, and
-// those of opening it.
-absl::Status VerifyPackedData(Env& env, const std::string& dir);
+struct PackedReport {
+  PackedManifest manifest;
+  std::vector<std::string> damage;  // a line each, with file and block
+};
+// Reads all blocks of packed data. Errors: those of ReadPackedManifest and of the disk.
+absl::StatusOr<PackedReport> VerifyPackedData(Env& env, const std::string& dir);
 
 }  // namespace hotrow
 

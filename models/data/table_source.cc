@@ -374,6 +374,7 @@ DataSchema DataSchemaOf(const TableSchema& schema) {
   DataSchema out;
   out.name = schema.name;
   out.num_dense = static_cast<int32_t>(schema.dense.size());
+  for (const auto& column : schema.dense) out.dense.push_back(column.name);
   out.labels.clear();
   for (const LabelColumn& label : schema.labels) out.labels.push_back(label.name);
   for (const CategoricalColumn& column : schema.categorical) {

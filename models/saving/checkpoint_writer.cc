@@ -13,6 +13,7 @@
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/held_directory.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
@@ -78,7 +79,8 @@ struct CheckpointWriter::Impl {
   const RankGroup group;
   EmbeddingCollection* tables = nullptr;
   CheckpointHistory history;
-  std::unique_ptr<FileLock> lock;  // of rank 0, for all ranks
+  std::unique_ptr<FileLock> lock;          // of rank 0, for all ranks
+  std::optional<HeldDirectory> directory;  // from Open on
   CheckpointStats stats;
 
   // The checkpoint in flight. The job owns model, dense, residuals and outcome while it runs.
@@ -124,6 +126,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
   if (impl->leads()) {
     HOTROW_ASSIGN_OR_RETURN(impl->lock, LockJobDir(env, "checkpoint_dir", dir));
   }
+  impl->directory.emplace(dir);
   // --save_dir writes files of the same names.
   HOTROW_ASSIGN_OR_RETURN(const bool is_model, env.Exists(ManifestPath(dir)));
   if (is_model) return impl->Refused("it holds a saved model");
@@ -218,6 +221,8 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
     impl.dense.average.assign(dense.average.begin(), dense.average.end());
     write = [&impl] {
       TraceSpan job_span(impl.options.trace, "checkpoint_write");
+      // Before it would be made once more, without its store.
+      HOTROW_RETURN_IF_ERROR(impl.directory->CheckInPlace());
       return WriteUnfinished(impl.env, impl.current.dir, impl.dense.arrays(), &impl.model);
     };
   }
@@ -372,6 +377,7 @@ absl::Status CheckpointWriter::Impl::StartCommit() {
 // Runs on rank 0.
 absl::Status CheckpointWriter::Impl::Commit() {
   TraceSpan span(options.trace, "checkpoint_commit");
+  HOTROW_RETURN_IF_ERROR(directory->CheckInPlace());
   const std::string manifest = SavedModelManifest(model);
   outcome.bytes = model.dense_bytes + static_cast<int64_t>(manifest.size());
   for (const SavedModel::Blob& blob : model.blobs) outcome.bytes += blob.bytes;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,29 @@ Scorer::~Scorer() {
   if (impl_->saves_at_close) SaveHotKeys().IgnoreError();
 }
 
+absl::Status Scorer::Impl::CreateSessions(const ScorerOptions& options) {
+  // All of them take this much at once.
+  const double least = 4.0 * static_cast<double>(options.max_batch_size) *
+                       (model->pooled_dim + model->recipe.num_dense) *
+                       static_cast<double>(sessions.size());
+  absl::Status status;
+  if (least > static_cast<double>(UsableMemoryBytes())) status = absl::ResourceExhaustedError("");
+  try {
+    for (size_t i = 0; i < sessions.size() && status.ok(); ++i) {
+      auto session = internal::ScoreSession::Create(options, *model);
+      status = session.status();
+      if (session.ok()) sessions[i] = *std::move(session);
+    }
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("");
+  }
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "ScorerOptions.max_batch_size: ", sessions.size(), " calls at once, each of ",
+      options.max_batch_size,
+      " samples, need more memory than there is; lower it, or ScorerOptions.max_concurrency"));
+}
+
 absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& given) {
   HOTROW_RETURN_IF_ERROR(given.Validate());
   ScorerOptions options = given;
@@ -57,9 +81,7 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& given)
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<internal::ServingModel> model,
                           internal::ReadServingModel(options));
   auto impl = std::make_unique<Impl>(options, std::move(model), concurrency);
-  for (std::unique_ptr<internal::ScoreSession>& session : impl->sessions) {
-    HOTROW_ASSIGN_OR_RETURN(session, internal::ScoreSession::Create(options, *impl->model));
-  }
+  HOTROW_RETURN_IF_ERROR(impl->CreateSessions(options));
   impl->Begin();
   return std::unique_ptr<Scorer>(new Scorer(std::move(impl)));
 }

@@ -30,6 +30,8 @@ struct Scorer::Impl {
         slots(concurrency),
         sessions(static_cast<size_t>(concurrency)) {}
 
+  // ResourceExhausted, naming the option, where memory does not hold them.
+  absl::Status CreateSessions(const ScorerOptions& options);
   // Makes the first version, once all sessions are there.
   void Begin();
   absl::StatusOr<AppliedDelta> ApplyDelta(const std::string& dir);

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "models/delta/apply_chain.h"
@@ -43,13 +43,13 @@ std::string RunDeltas::CheckpointOf(int64_t step) const {
 
 absl::Status RunDeltas::Named(const absl::Status& status) const {
   if (status.ok()) return status;
-  const bool wants_memory =
-      absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "memory budget");
+  // Memory for reading is a part of these.
   return absl::Status(
       status.code(),
-      absl::StrCat("--delta_dir=", options_.delta_dir, ": ", status.message(),
-                   wants_memory ? absl::StrCat("; raise --delta_bytes=", options_.delta_bytes)
-                                : std::string()));
+      absl::StrCat("--delta_dir=", options_.delta_dir, ": ",
+                   absl::StrReplaceAll(status.message(),
+                                       {{"SnapshotReaderOptions.memory_budget_bytes",
+                                         absl::StrCat("--delta_bytes=", options_.delta_bytes)}})));
 }
 
 // Multiples of delta_every, or the first checkpoint behind one that came late.

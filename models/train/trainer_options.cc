@@ -330,6 +330,7 @@ absl::Status WithFlagNames(const absl::Status& status) {
       {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
       {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
       {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
+      {"SnapshotReaderOptions.memory_budget_bytes", "--store_bytes"},
       {"cache.bytes", "--cache_bytes"},
       {"cache.device_bytes", "--device_cache_bytes"},
       {"cache.device_index_bytes", "--device_index_bytes"},

@@ -161,6 +161,8 @@ class PackerOptions(Structure):
         ("num_dense", c_int64),
         ("block_samples", c_int64),
         ("source", c_char_p),
+        ("dense", POINTER(c_char_p)),
+        ("max_hotness", POINTER(c_int64)),
     ]
 
 
@@ -384,6 +386,7 @@ collection_create = _function(
 collection_close = _function("collection_close", c_void_p)
 collection_use_stream = _function("collection_use_stream", c_void_p, c_void_p)
 wait = _function("wait", c_void_p)
+collection_abandon = _void("collection_abandon", c_void_p)
 collection_destroy = _void("collection_destroy", c_void_p)
 collection_describe = _function("collection_describe", c_void_p, *_TEXT)
 min_cache_bytes = _function("min_cache_bytes", c_void_p, POINTER(Options), POINTER(c_int64))

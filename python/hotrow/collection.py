@@ -320,6 +320,7 @@ class EmbeddingCollection(_abi.Owner):
         self._metrics: Optional[MetricsServer] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
         self._keeps = False  # close makes a checkpoint
+        self._closed = False
         self._dropped: Deque[_Dropped] = collections.deque()  # steps to destroy
         self._stream: Optional[int] = None  # hotrow_collection_use_stream; none yet
         #: Ranks that share the tables.
@@ -712,28 +713,34 @@ class EmbeddingCollection(_abi.Owner):
         memory. A checkpoint that is being written is waited for. With rows on a disk, and no
         checkpoint_dir, it first makes the checkpoint that the next opening goes on from. May be
         called twice."""
-        if self._address is None or self._process != os.getpid():
+        if not self._is_open or self._process != os.getpid():
             return
         if self._keeps:
             self.wait_checkpoint()
             self.save_checkpoint()
         _abi.collection_close(self._handle)
-        self._destroy()
+        self._closed = True  # other threads may be in calls, so __del__ ends the handle
+        self._end_metrics()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._address is not None and not self._closed
 
     @property
     def _handle(self) -> int:
         """For a call: ends the steps that were dropped before it."""
-        if self._address is None:
+        if self._address is None or self._closed:
             raise errors.FailedPrecondition("the collection has been closed")
         if self._dropped:
             _end_steps(self._dropped)
         return self._address
 
-    def _destroy(self) -> None:
+    def _abandon(self) -> None:
+        """As a kill would leave it: every checkpoint is there."""
         self._end_metrics()
-        handle, self._address = self._address, None
-        if handle is not None:
-            _destroy((handle, self._dropped))
+        if self._address is not None:
+            _abi.collection_abandon(self._address)
+        self._closed = True
 
     def _end_metrics(self) -> None:
         metrics = getattr(self, "_metrics", None)
@@ -759,7 +766,7 @@ class EmbeddingCollection(_abi.Owner):
         else:
             if isinstance(error, Exception) and self._communicator is not None:
                 self._communicator.end_job(error)
-            self._destroy()  # as a kill would leave it: every checkpoint is there
+            self._abandon()
 
     def __del__(self) -> None:
         handle = getattr(self, "_address", None)

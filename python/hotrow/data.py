@@ -120,6 +120,8 @@ class Data:
         schema: Dict[str, Any] = _abi.json_of(_abi.data_describe, self._handle)
         self.name: str = schema["name"]
         self.num_dense: int = schema["num_dense"]
+        #: Names of the dense columns; empty where they have none.
+        self.dense: List[str] = schema["dense"]
         self.labels: List[str] = schema["labels"]
         #: {"name", "table", "num_embeddings", "max_hotness"} of each feature, in batch order.
         self.features: List[Dict[str, Any]] = schema["features"]

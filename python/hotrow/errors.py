@@ -23,7 +23,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """A rank did not answer in time; the text names it."""
+    """A rank did not answer in time, or a scorer not within its `deadline`. The text says which."""
 
     code = 4
 

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Mapping
 from ctypes import byref, c_void_p
-from typing import Any, Iterator, Sequence, Tuple, Union
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -90,6 +90,13 @@ def _side_by_side(batch: Mapping[str, Any], names: Sequence[str], size: int) -> 
     return out
 
 
+def _names(batch: Mapping[str, Any], columns: Sequence[str]) -> Iterator[str]:
+    """Those of columns of numbers, of each where one has several."""
+    for name in columns:
+        width = _numbers(batch, name).shape[1]
+        yield from [name] if width == 1 else (f"{name}[{i}]" for i in range(width))
+
+
 def pack(
     train: Any,
     dir: Path,
@@ -99,6 +106,7 @@ def pack(
     *,
     valid: Any = None,
     test: Any = None,
+    max_hotness: Optional[Mapping[str, int]] = None,
     block_samples: int = 8192,
     source: str = "Python",
 ) -> Packed:
@@ -113,6 +121,7 @@ def pack(
     features: names of columns of ids, in any form that `prefetch` takes (docs/python.md, Batches);
     a dict names the table of each, which features may share.
     dense: columns of numbers [B] or [B, k], kept as float32. labels: columns of 0 and 1.
+    max_hotness: of features, the most lookups in a sample, where that is known; more are refused.
     dir: is created; if it exists, it must be empty. It appears when all of it is written.
     """
     if features is None or not features:
@@ -131,13 +140,22 @@ def pack(
     options.block_samples = integer(block_samples, "block_samples")
     options.source = text(source, "source")
 
+    unknown = set(max_hotness or ()) - set(names)
+    if unknown:
+        raise ValueError(f"max_hotness: {sorted(unknown)} are no features")
+    most = [integer((max_hotness or {}).get(name, 0), f"max_hotness[{name!r}]") for name in names]
+    options.max_hotness = (ctypes.c_int64 * len(names))(*most)
+
     reader = BatchReader(names, [])
+    dense_names: List[str] = []
 
     def taken() -> Iterator[Tuple[bytes, int, np.ndarray, np.ndarray]]:
         """Split, address of a hotrow_batch, dense and labels of each batch; `reader` keeps it."""
         for split, data in ((b"train", train), (b"valid", valid), (b"test", test)):
             for batch in () if data is None else _batches(data):
                 where = reader.read({name: _column(batch, name) for name in names})
+                if not dense_names:
+                    dense_names.extend(_names(batch, dense))
                 yield (
                     split, where, _side_by_side(batch, dense, reader.batch_size),
                     _side_by_side(batch, labels, reader.batch_size),
@@ -147,7 +165,8 @@ def pack(
     first = next(batches, None)
     if first is None:
         raise ValueError("train: has no samples")
-    options.num_dense = first[2].shape[1]
+    options.num_dense = len(dense_names)
+    options.dense = texts(dense_names, "dense")
     with _Packer(options) as packer:
         packer.append(*first)
         for batch in batches:

@@ -38,7 +38,8 @@ absl::Status MemoryBudget::Reserve(int64_t bytes) {
     if (bytes > budget_ - used) {
       return absl::ResourceExhaustedError(
           absl::StrCat(name_, ": the memory budget of ", budget_, " bytes is too small: ", used,
-                       " bytes are in use and ", bytes, " more are needed"));
+                       " bytes are in use and ", bytes, " more are needed",
+                       option_ == nullptr ? "" : "; raise ", option_ == nullptr ? "" : option_));
     }
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   const int64_t now = used + bytes;

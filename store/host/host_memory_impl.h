@@ -27,9 +27,10 @@ namespace hotrow::internal {
 // Threads: all methods may run concurrently. used() <= budget() at every moment.
 class MemoryBudget {
  public:
-  // `name` is what errors call the owner; a literal.
-  explicit MemoryBudget(int64_t budget_bytes, const char* name = "host store")
-      : budget_(budget_bytes), name_(name) {}
+  // Literals: `name` is what errors call the owner, `option` what they say to raise, null for none.
+  explicit MemoryBudget(int64_t budget_bytes, const char* name = "host store",
+                        const char* option = nullptr)
+      : budget_(budget_bytes), name_(name), option_(option) {}
 
   // Errors: ResourceExhausted, naming the store, the budget and the need; nothing is taken then.
   absl::Status Reserve(int64_t bytes);
@@ -42,6 +43,7 @@ class MemoryBudget {
  private:
   const int64_t budget_;
   const char* const name_;
+  const char* const option_;
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> peak_{0};
 };

@@ -41,6 +41,7 @@ std::string HostSnapshotDir::PathOf(SnapshotId snapshot) const {
 
 absl::Status HostSnapshotDir::OpenDir() {
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env_, options_.snapshot_dir));
+  directory_.emplace(options_.snapshot_dir);
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           env_.ListDir(options_.snapshot_dir));
   for (const std::string& name : names) {
@@ -104,6 +105,7 @@ absl::Status HostSnapshotDir::Prepare(SnapshotId snapshot, absl::FunctionRef<voi
     return absl::FailedPreconditionError("host store: it was opened without a snapshot_dir");
   }
   if (snapshot == 0) return absl::FailedPreconditionError("host store: 0 names no snapshot");
+  HOTROW_RETURN_IF_ERROR(directory_->CheckInPlace());
   const std::lock_guard lock(mutex_);
   if (snapshots_.contains(snapshot)) {
     return absl::FailedPreconditionError(
@@ -139,6 +141,7 @@ absl::Status HostSnapshotDir::Commit(SnapshotId snapshot) {
 absl::Status HostSnapshotDir::Drop(SnapshotId snapshot) {
   const std::lock_guard lock(mutex_);
   HOTROW_RETURN_IF_ERROR(CheckExists(snapshot, "drop"));
+  HOTROW_RETURN_IF_ERROR(directory_->CheckInPlace());
   const absl::Status removed = env_.Remove(PathOf(snapshot));
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;  // gone already is good
   bytes_.fetch_sub(snapshots_[snapshot].bytes, std::memory_order_relaxed);

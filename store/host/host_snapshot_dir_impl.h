@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "base/held_directory.h"
 #include "base/metrics.h"
 #include "store/host/host_memory_impl.h"
 #include "store/host/host_rows_impl.h"
@@ -62,6 +63,7 @@ class HostSnapshotDir {
   absl::Status CheckExists(SnapshotId snapshot, std::string_view verb) const;
 
   const HostStoreOptions& options_;
+  std::optional<HeldDirectory> directory_;  // snapshot_dir
   Env& env_;
   HostRows& rows_;
 

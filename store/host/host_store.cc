@@ -65,7 +65,7 @@ absl::Status HostStoreOptions::Validate() const {
 struct HostStore::Impl {
   explicit Impl(const HostStoreOptions& options)
       : options(options),
-        budget(options.budget_bytes),
+        budget(options.budget_bytes, "host store", "HostStoreOptions.budget_bytes"),
         rows(this->options, budget),
         snapshots(this->options, rows) {}
 

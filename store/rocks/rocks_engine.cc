@@ -132,15 +132,17 @@ absl::Status RocksEngine::ToStatus(const rocksdb::Status& status, std::string_vi
                                         ": ", status.ToString());
   if (status.IsNoSpace()) return OutOfRoomError(text + "; make room on that file system");
   if (IsOutOfSpace(status)) {
-    return OutOfRoomError(options_.disk_budget_bytes == 0
-                              ? text
-                              : absl::StrCat(text, "; the disk budget is ",
-                                             options_.disk_budget_bytes, " bytes, ",
-                                             disk_.used_bytes(), " are used; raise it"));
+    return OutOfRoomError(
+        options_.disk_budget_bytes == 0
+            ? text
+            : absl::StrCat(text, "; the disk budget is ", options_.disk_budget_bytes, " bytes, ",
+                           disk_.used_bytes(),
+                           " are used; raise RocksStoreOptions.disk_budget_bytes"));
   }
   if (status.IsMemoryLimit()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(text, "; the memory budget is ", options_.memory_budget_bytes, " bytes"));
+        absl::StrCat(text, "; the memory budget is ", options_.memory_budget_bytes,
+                     " bytes; raise RocksStoreOptions.memory_budget_bytes"));
   }
   return RocksErrorWithText(status, text);
 }

@@ -86,6 +86,7 @@ std::string RocksLiveState::PathOf(std::string_view name) const {
 
 absl::Status RocksLiveState::Open(RocksEngine& engine) {
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(PosixEnv(), options_.path));
+  directory_.emplace(options_.path);
   HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(options_.path, /*reader=*/false));
   HOTROW_ASSIGN_OR_RETURN(const RocksDirectory directory, LookAtRocksDirectory(options_.path));
   return directory.is_new() ? Make(directory, engine) : OpenExisting(directory, engine);
@@ -187,6 +188,7 @@ absl::Status RocksLiveState::RemoveOtherLiveDirs(const RocksDirectory& directory
 }
 
 absl::Status RocksLiveState::WriteLive(const RocksLive& live) {
+  HOTROW_RETURN_IF_ERROR(CheckInPlace());
   HOTROW_RETURN_IF_ERROR(
       WriteFileAtomically(PosixEnv(), PathOf(kRocksLiveName), RocksLiveToText(live)));
   live_ = live;

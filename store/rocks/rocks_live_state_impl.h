@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/held_directory.h"
 #include "store/rocks/rocks_dir_impl.h"
 #include "store/rocks/rocks_store.h"
 
@@ -31,6 +33,8 @@ class RocksLiveState {
   absl::Status Open(RocksEngine& engine);
   // The writes up to this one are in files: from now on a database that lacks them is damaged.
   absl::Status NoteFlushed(uint64_t last);
+  // Before files of the store are made, replaced or removed by their paths.
+  absl::Status CheckInPlace() const { return directory_->CheckInPlace(); }
 
  private:
   std::string PathOf(std::string_view name) const;
@@ -46,6 +50,7 @@ class RocksLiveState {
   absl::Status WriteLive(const RocksLive& live);
 
   const RocksStoreOptions& options_;
+  std::optional<HeldDirectory> directory_;  // from Open on
   std::unique_ptr<RocksDirLock> lock_;
   std::mutex mutex_;  // guards live_ and the file LIVE
   RocksLive live_;

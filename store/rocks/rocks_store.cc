@@ -92,10 +92,17 @@ class RocksStore final : public RowStore, public DiskRoom {
   void TidyForSnapshot() override { disk_.DropErased(engine_); }
   using RowStore::PrepareSnapshot;
   absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
     return snapshots_.Prepare(snapshot, rows_at_open_, captured);
   }
-  absl::Status CommitSnapshot(SnapshotId snapshot) override { return snapshots_.Commit(snapshot); }
-  absl::Status DropSnapshot(SnapshotId snapshot) override { return snapshots_.Drop(snapshot); }
+  absl::Status CommitSnapshot(SnapshotId snapshot) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
+    return snapshots_.Commit(snapshot);
+  }
+  absl::Status DropSnapshot(SnapshotId snapshot) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
+    return snapshots_.Drop(snapshot);
+  }
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override { return snapshots_.List(); }
   absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override {
     return snapshots_.Describe(snapshot);
@@ -273,7 +280,8 @@ absl::Status RocksStore::LookupChunk(std::span<const RowKey> keys, std::span<std
       return absl::ResourceExhaustedError(absl::StrCat(
           "RocksDB store ", options_.path, ": the memory budget of ", options_.memory_budget_bytes,
           " bytes has no room for one more block of ",
-          std::max(kRocksBlockBytes, sizes_.row_bytes_max), " bytes: ", statuses[i].ToString()));
+          std::max(kRocksBlockBytes, sizes_.row_bytes_max),
+          " bytes; raise RocksStoreOptions.memory_budget_bytes: ", statuses[i].ToString()));
     }
     values[i].Reset();
   }

@@ -60,6 +60,7 @@ absl::Status SsdCommits::Begin(const SsdIndex& index, bool has_loaded_image,
 }
 
 absl::Status SsdCommits::WriteManifest(SsdManifest next) {
+  HOTROW_RETURN_IF_ERROR(log_.CheckInPlace());
   ++next.generation;
   next.payload_bytes_written =
       life_payload_ + static_cast<uint64_t>(appender_.counts().payload_bytes.value());
@@ -215,6 +216,7 @@ absl::Status SsdCommits::DropImage() {
 
 absl::Status SsdCommits::WriteImage(const SsdIndex& index) {
   std::lock_guard commit_lock(commit_mutex_);
+  HOTROW_RETURN_IF_ERROR(log_.CheckInPlace());
   const int64_t image_bytes = SsdIndexImageBytes(index);
   const auto excess = [&] {
     return log_.files() * log_.options().segment_bytes + image_bytes + 2 * manifest_file_bytes_ -

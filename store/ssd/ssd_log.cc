@@ -132,6 +132,7 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
 }
 
 absl::Status SsdLog::CreateSegment(uint32_t slot) {
+  HOTROW_RETURN_IF_ERROR(CheckInPlace());
   // A file that could not be given its space is no segment.
   segments_[slot] = std::make_unique<SsdSegment>(slot);
   absl::Status status = OpenFile(slot, OpenMode::kCreate);

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "base/held_directory.h"
 #include "base/io_queue.h"
 #include "store/host/host_memory_impl.h"
 #include "store/ssd/ssd_format_impl.h"
@@ -240,6 +241,8 @@ class SsdLog {
   // The same with those that were freed while finds still read them.
   int64_t AvailableSoon() const;
   int64_t files() const;
+  // Before files of the store are made, replaced or removed by their paths.
+  absl::Status CheckInPlace() const { return directory_.CheckInPlace(); }
   // What Fresh leaves to the cleaner.
   static constexpr int64_t kReservedSegments = 2;
   // Log bytes that a segment holds, with rows of any widths.
@@ -269,7 +272,7 @@ class SsdLog {
     uint64_t number = 0;  // in the order in which writes are handed over; kept when it is retried
   };
 
-  explicit SsdLog(const SsdLogOptions& options) : options_(options) {}
+  explicit SsdLog(const SsdLogOptions& options) : options_(options), directory_(options.path) {}
   static int Index(SsdStream stream) { return static_cast<int>(stream); }
   absl::StatusOr<bool> OpenSegment(SsdStream stream, uint64_t next_sequence);
   absl::Status CreateSegment(uint32_t slot);
@@ -288,6 +291,7 @@ class SsdLog {
   int64_t CountRetiring() const;
 
   const SsdLogOptions options_;
+  const HeldDirectory directory_;
   uint64_t units_per_segment_ = 0;
   // How the files are written to; the same for all, and written with each.
   std::atomic<bool> direct_{false};

@@ -60,10 +60,11 @@ absl::StatusOr<int64_t> SsdSegmentsMax(const SsdStoreOptions& options,
   count(manifest.segments);
   for (const SsdSnapshot& snapshot : manifest.snapshots) count(snapshot.segments);
   if (segments >= needed) return segments;
-  return OutOfRoomError(absl::StrCat(
-      "SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
-      " bytes is too small: this store needs ", needed * segment_bytes, " for its segments and ",
-      SsdManifestReserve(manifest, needed), " for its manifest"));
+  return OutOfRoomError(
+      absl::StrCat("SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
+                   " bytes is too small: this store needs ", needed * segment_bytes,
+                   " for its segments and ", SsdManifestReserve(manifest, needed),
+                   " for its manifest; raise SsdStoreOptions.disk_budget_bytes"));
 }
 
 int64_t SsdRoom::RowBytesMax() const {
@@ -103,8 +104,8 @@ absl::Status SsdRoom::CheckChanges(const Changes& changes,
       " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, a snapshot holds ",
       held.segments * log_.options().segment_bytes, ", and beside it there is no room for ",
       changes.log_bytes,
-      " bytes of rows that change; raise the budget, or erase rows and take a snapshot (a "
-      "checkpoint) in the place of that one"));
+      " bytes of rows that change; raise SsdStoreOptions.disk_budget_bytes, or erase rows and take "
+      "a snapshot (a checkpoint) in the place of that one"));
 }
 
 bool SsdRoom::LacksRoomAfterSnapshot(const Changes& changes) const {
@@ -143,7 +144,8 @@ absl::Status SsdRoom::Full(int64_t need) const {
   return OutOfRoomError(absl::StrCat(
       "SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
       " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, ", held,
-      " more are held by snapshots, and ", need, " are needed; raise the budget, ",
+      " more are held by snapshots, and ", need,
+      " are needed; raise SsdStoreOptions.disk_budget_bytes, ",
       held > 0 ? "or take a snapshot (a checkpoint) in the place of those, or " : "or ",
       "erase rows"));
 }
@@ -175,7 +177,7 @@ absl::Status SsdRoom::CheckSnapshot(int64_t segments) const {
       "SSD store ", options_.path, ": a snapshot would hold ", segments * segment_bytes,
       " bytes for ", live_.log_bytes(), " bytes of rows, may hold ", most * segment_bytes,
       ", and there is no room to move them together; drop older snapshots or raise the disk "
-      "budget of ",
+      "budget, SsdStoreOptions.disk_budget_bytes, of ",
       options_.disk_budget_bytes));
 }
 
@@ -188,7 +190,7 @@ absl::Status SsdRoom::CheckManifest(const SsdManifest& next) const {
   return OutOfRoomError(absl::StrCat(
       "SSD store ", options_.path, ": the manifest with ", next.snapshots.size(),
       " snapshots may take ", need, " bytes, the disk budget of ", options_.disk_budget_bytes,
-      " leaves ", room, " for it; drop snapshots or raise the budget"));
+      " leaves ", room, " for it; drop snapshots or raise SsdStoreOptions.disk_budget_bytes"));
 }
 
 bool SsdRoom::HasRoomForImage(const SsdIndex& index, const SsdManifest& manifest) const {

@@ -70,7 +70,8 @@ absl::Status CheckSizes(size_t keys, size_t rows, size_t found) {
 
 struct SsdStore::Impl {
   explicit Impl(const SsdStoreOptions& options)
-      : options(options), budget(options.memory_budget_bytes, "SSD store") {}
+      : options(options),
+        budget(options.memory_budget_bytes, "SSD store", "SsdStoreOptions.memory_budget_bytes") {}
 
   absl::Status Open();
   absl::Status TakeLock();
@@ -386,7 +387,7 @@ absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) {
                    " bytes is too small: ", impl.budget.used(),
                    " bytes are in use, and the index may need ", more, " more with ", rows,
                    " new rows, those that the cache has yet to write included; raise "
-                   "the budget, or erase rows"));
+                   "SsdStoreOptions.memory_budget_bytes, or erase rows"));
 }
 
 absl::Status SsdStore::CleanAll() { return impl_->cleaner->CleanAll(); }

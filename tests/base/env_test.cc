@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
+#include "base/held_directory.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -666,6 +667,22 @@ TEST(PosixEnvTest, RelativePathsWork) {
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), name, "x"));
   EXPECT_EQ(*ReadFileToString(PosixEnv(), name), "x");
   HOTROW_EXPECT_OK(PosixEnv().Remove(name));
+}
+
+TEST(HeldDirectoryTest, KnowsWhetherItsPathStillLeadsThere) {
+  const std::string dir = test::TempDir();
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/a"));
+  const HeldDirectory held(dir + "/a");
+  HOTROW_EXPECT_OK(held.CheckInPlace());
+  const auto gone = test::StatusIs(Code::kFailedPrecondition, HasSubstr(dir + "/a: the directory"));
+  HOTROW_ASSERT_OK(PosixEnv().Rename(dir + "/a", dir + "/b"));
+  EXPECT_THAT(held.CheckInPlace(), gone);
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/a"));  // another one
+  EXPECT_THAT(held.CheckInPlace(), gone);
+  HOTROW_ASSERT_OK(PosixEnv().RemoveDir(dir + "/a"));
+  HOTROW_ASSERT_OK(PosixEnv().Rename(dir + "/b", dir + "/a"));
+  HOTROW_EXPECT_OK(held.CheckInPlace());
+  HOTROW_EXPECT_OK(HeldDirectory(dir + "/none").CheckInPlace());
 }
 
 }  // namespace

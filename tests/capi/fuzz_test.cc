@@ -505,6 +505,9 @@ class Fuzzer : public DrawnCalls {
     if (Rarely()) options.tables = kNames.data();
     options.num_dense = SmallOddOr(1);
     options.block_samples = OddOr(2);
+    const std::array<int64_t, 3> most = {OddOr(3), OddOr(3), 0};
+    if (Below(2) == 0) options.max_hotness = most.data();
+    if (Below(2) == 0 && options.num_dense <= std::ssize(kNames)) options.dense = kNames.data();
     hotrow_packer* packer = nullptr;
     Check(hotrow_packer_create(Null(&options), &packer));
     for (int64_t i = 0; i < Below(4); ++i) {
@@ -539,6 +542,9 @@ class Fuzzer : public DrawnCalls {
     if (tables == nullptr) return;
     if (Below(3) == 0) {
       if (Check(hotrow_collection_close(tables->handle)) == HOTROW_OK) tables->closed = true;
+    } else if (Rarely()) {
+      hotrow_collection_abandon(tables->handle);
+      tables->closed = true;
     } else if (Below(3) == 0) {
       hotrow_collection_destroy(tables->handle);
       tables->handle = nullptr;

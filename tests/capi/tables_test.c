@@ -52,7 +52,7 @@ _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 96, "frozen");
 _Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
-_Static_assert(sizeof(hotrow_packer_options) == 80, "frozen");
+_Static_assert(sizeof(hotrow_packer_options) == 96, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 _Static_assert(sizeof(hotrow_scorer_options) == 80, "frozen");
@@ -212,6 +212,8 @@ static void TestTraining(void) {
   /* A step that is outstanding when its collection goes. */
   CHECK_OK(hotrow_prefetch(again, &batch, &step));
   CHECK_FAILS(hotrow_collection_close(again), HOTROW_FAILED_PRECONDITION, "");
+  hotrow_collection_abandon(again);
+  CHECK_FAILS(hotrow_steps(again, &steps), HOTROW_FAILED_PRECONDITION, "closed");
   hotrow_collection_destroy(again);
   CHECK_FAILS(hotrow_step_lookup(step, &matrix, NULL, 0), HOTROW_FAILED_PRECONDITION, "closed");
   hotrow_step_destroy(step);
@@ -756,6 +758,12 @@ static void TestPacking(const char* dir) {
   options.block_samples = 0;
   CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "block_samples");
   options.block_samples = 4;
+  const char* const dense_names[] = {"price"};
+  int64_t most[] = {1, 65536};
+  options.dense = dense_names;
+  options.max_hotness = most;
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "max_hotness[1]");
+  most[1] = 2;
   CHECK_OK(hotrow_packer_create(&options, &packer));
 
   enum { kSamples = 3 };

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,17 +42,18 @@ struct FullCase {
   int32_t depth;         // of prefetching
   // A checkpoint is taken when so much of the rows is there that the store takes at all.
   int64_t percent;
+  bool device = false;  // the cache lies on a device, which host memory stands for
 };
 std::string NameOf(const testing::TestParamInfo<FullCase>& info) {
   return absl::StrCat(std::string(StoreKindName(info.param.kind)), "_", info.param.percent,
-                      "_percent");
+                      "_percent", info.param.device ? "_device" : "");
 }
 
 EmbeddingCollectionOptions OptionsOf(const FullCase& c, const std::string& dir) {
   EmbeddingCollectionOptions options = test::Options({test::Table("t", 32, {"f"})});
   options.max_batch_size = kBatch;
   options.prefetch_depth = c.depth;
-  options.cache.bytes = 512 << 10;
+  (c.device ? options.cache.device_bytes : options.cache.bytes) = 512 << 10;
   options.store = MakeStorage({.kind = c.kind,
                                .dir = dir,
                                .memory_bytes = c.memory_bytes,
@@ -159,7 +161,7 @@ TEST_P(FullStoreTest, BesideItsOnlyCheckpointIsReadSavedAndMadeSmaller) {
     absl::Status full = job->Train(4 * rows, c.depth, [&](int64_t i) { return i * 7919 % rows; });
     if (full.ok()) full = job->Train(2 * most, c.depth, [&](int64_t i) { return rows + i; });
     ASSERT_TRUE(IsOutOfRoom(full)) << full;
-    EXPECT_THAT(std::string(full.message()), HasSubstr("raise the budget"));
+    EXPECT_THAT(std::string(full.message()), HasSubstr("StoreOptions.disk_budget_bytes"));
     RecordProperty("trained_beside", std::to_string(job->trained() - rows));
 
     HOTROW_ASSERT_OK(job->Read(1));
@@ -256,15 +258,17 @@ class SmallDisk {
 class FullFileSystemTest : public FullStoreTest {};
 
 INSTANTIATE_TEST_SUITE_P(All, FullFileSystemTest, testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Device, FullFileSystemTest,
+                         testing::Values(FullCase{StoreKind::kSsd, 8 * kMiB, 2, 60, true}), NameOf);
 
 constexpr int64_t kLookups = 100'000;
 uint64_t KeyAt(int64_t i) { return static_cast<uint64_t>(i % 3 == 0 ? i : i * 7919 % 30'000); }
 
-Hash128 HashInMemory() {
+Hash128 HashInMemory(int64_t lookups) {
   EmbeddingCollectionOptions options = OptionsOf({StoreKind::kMemory, 64 * kMiB, 0, 0}, "");
   auto job = Open(options);
   HOTROW_EXPECT_OK(job);
-  HOTROW_EXPECT_OK((*job)->Train(kLookups, 0, KeyAt));
+  HOTROW_EXPECT_OK((*job)->Train(lookups, 0, KeyAt));
   auto digest = (*job)->tables().Digest();
   HOTROW_EXPECT_OK(digest);
   return digest->hash;
@@ -279,7 +283,7 @@ TEST_P(FullFileSystemTest, RefusesStepsByNameReadsAndLosesNothing) {
   StorageFields storage = FieldsOf(options.store);
   storage.disk_bytes = 256 * kMiB;  // more than there is
   options.store = MakeStorage(storage);
-  const Hash128 expected = HashInMemory();
+  const Hash128 expected = HashInMemory(kLookups);
   constexpr int64_t kSaved = 10 * kBatch;
   {
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto job, Open(options));
@@ -291,7 +295,19 @@ TEST_P(FullFileSystemTest, RefusesStepsByNameReadsAndLosesNothing) {
     ASSERT_TRUE(IsOutOfRoom(full)) << full;
     EXPECT_THAT(std::string(full.message()), AllOf(HasSubstr(dir + "/store"), HasSubstr("room")));
     EXPECT_TRUE(IsOutOfRoom(job->Save()));
+    // Rows that only the cache has are read there, and stay its own.
     HOTROW_EXPECT_OK(job->Read(0));
+    const Hash128 so_far = HashInMemory(job->trained());
+    for (int i = 0; i < 2; ++i) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, job->tables().Digest());
+      EXPECT_EQ(digest.hash, so_far);
+      int64_t rows = 0;
+      HOTROW_EXPECT_OK(job->tables().ForEachRow("t", [&](uint64_t, std::span<const float>) {
+        ++rows;
+        return absl::OkStatus();
+      }));
+      EXPECT_EQ(rows, digest.tables[0].rows);
+    }
     // Ended as by a kill, it goes on from its checkpoint.
   }
   ASSERT_NO_FATAL_FAILURE(disk.MakeRoom());

@@ -416,9 +416,16 @@ TEST(DlrmCliTest, StoresThatCannotBeOpenedAreRefused) {
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/file", "x"));
   ExpectRefused(Small({"--store=ssd", "--store_path=" + dir + "/file", "--cache_bytes=1MiB"}), 1,
                 HasSubstr(dir + "/file"));
+  ExpectRefused(
+      Small({"--store=ssd", "--store_path=" + dir + "/rows", "--cache_bytes=1MiB",
+             "--disk_bytes=10KiB"}),
+      1,
+      AllOf(HasSubstr("disk budget of 10240 bytes is too small"), HasSubstr("raise --disk_bytes")));
   ExpectRefused(Small({"--store=ssd", "--store_path=" + dir + "/rows", "--cache_bytes=1MiB",
-                       "--disk_bytes=10KiB"}),
-                1, HasSubstr("disk budget of 10240 bytes is too small"));
+                       "--store_bytes=10KiB"}),
+                1, AllOf(HasSubstr("memory budget of 10240"), HasSubstr("raise --store_bytes")));
+  ExpectRefused(Small({"--store_bytes=10KiB"}), 1,
+                AllOf(HasSubstr("memory budget of 10240"), HasSubstr("raise --store_bytes")));
 }
 
 // The hashes and metrics that two runs must agree in.

@@ -24,7 +24,9 @@ using test::FaultyEnv;
 using test::MemEnv;
 using test::StatusIs;
 using test::WriteFileOrDie;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t kTrain = 1003;
 constexpr int64_t kBlock = 64;
@@ -164,7 +166,6 @@ TEST_P(PackedSourceTest, GivesTheBatchesOfTheTextItWasMadeOf) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const PackedManifest pack, Pack(env_));
   EXPECT_EQ(pack.schema.train_samples, kTrain);
   EXPECT_EQ(pack.schema.test_samples, 5);
-  HOTROW_EXPECT_OK(VerifyPackedData(env_, "/packed"));
   const FileSourceOptions options = {.seed = 7};
   const auto text = OpenText(options);
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(options));
@@ -308,6 +309,37 @@ TEST_P(PackedSourceTest, ADamagedPackIsNamedAndGivesNoWrongSample) {
     EXPECT_GT(named, test::ForSanitizer(30, 10)) << name;
     WriteFileOrDie(env_, path, bytes);
   }
+}
+
+TEST_P(PackedSourceTest, AllDamageIsListed) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const PackedManifest manifest, Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const PackedReport good, VerifyPackedData(env_, "/packed"));
+  EXPECT_THAT(good.damage, IsEmpty());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto blocks,
+                              ReadPackedIndex(env_, "/packed", manifest, Split::kTrain));
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFileToString(env_, "/packed/train.pack"));
+  for (const size_t block : {0, 7}) bytes[blocks[block].offset + 9] ^= 1;
+  WriteFileOrDie(env_, "/packed/train.pack", bytes);
+  WriteFileOrDie(env_, "/packed/valid.pack", "cut");
+  HOTROW_ASSERT_OK(env_.Remove("/packed/test.pack"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const PackedReport report, VerifyPackedData(env_, "/packed"));
+  EXPECT_THAT(report.damage, ElementsAre(HasSubstr("train.pack: block 0 at byte 0 is damaged"),
+                                         HasSubstr("train.pack: block 7"),
+                                         HasSubstr("valid.pack: damaged"), HasSubstr("test.pack")));
+}
+
+TEST_P(PackedSourceTest, OneThatWasReplacedIsNotCalledDamaged) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(InGroups()));
+  for (const char* const name : {"pack.json", "train.pack", "valid.pack", "test.pack"}) {
+    HOTROW_ASSERT_OK(env_.Remove(absl::StrCat("/packed/", name)));
+  }
+  WriteFileOrDie(env_, "/d/train", Text(kTrain, GetParam(), /*first=*/1));
+  HOTROW_ASSERT_OK(Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, packed->OpenSplit(Split::kTrain, 0, 0));
+  CtrBatch batch;
+  EXPECT_THAT(reader->Next(100, &batch), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                  HasSubstr("/packed: is another pack")));
 }
 
 TEST_P(PackedSourceTest, AFaultAtAnyCallLeavesNoPackOrAWholeOne) {

@@ -169,6 +169,47 @@ class CheckpointsTest(unittest.TestCase):
                     self.assertFalse(tables.read_rows("items", np.array([7]))[1].any())
                     self.assertEqual(len(os.listdir(folder + "/saved")), 4)  # two, tables and LOCK
 
+    def test_a_store_that_is_moved_while_it_is_open_takes_no_checkpoint(self):
+        def elsewhere():
+            return self.assertRaisesRegex(RuntimeError, "/rows.* is elsewhere now, or gone")
+
+        for kind in (hotrow.Memory, hotrow.Ssd, hotrow.RocksDb):
+            with (
+                self.subTest(kind.__name__), tempfile.TemporaryDirectory() as folder,
+                contextlib.suppress(NotImplementedError),  # a build without RocksDB
+            ):
+                def opened(place="rows"):
+                    path = folder + "/" + place
+                    where = {"store": hotrow.Memory("16MiB"), "checkpoint_dir": path, "resume": True}
+                    if kind is not hotrow.Memory:
+                        where = {"store": kind(path, disk_bytes="64MiB", memory="16MiB")}
+                    return hotrow.EmbeddingCollection(
+                        [hotrow.Table("items", 2)], cache="4MiB", max_batch_size=64, **where
+                    )
+
+                tables = opened()
+                one_step(tables)
+                digest = tables.digest()
+                os.rename(folder + "/rows", folder + "/moved")
+                with elsewhere():
+                    tables.save_checkpoint()
+                self.assertFalse(os.path.exists(folder + "/rows"))
+                if kind is not hotrow.RocksDb:  # which takes no care
+                    with opened() as other:  # in its place
+                        one_step(other, np.arange(50))
+                        other.save_checkpoint()
+                        with elsewhere():
+                            tables.save_checkpoint()
+                        others = other.digest()
+                    with opened() as other:
+                        self.assertEqual(other.digest(), others)
+                    os.rename(folder + "/rows", folder + "/other")
+                os.rename(folder + "/moved", folder + "/rows")
+                tables.save_checkpoint()
+                tables.close()
+                with opened() as again:
+                    self.assertEqual(again.digest(), digest)
+
     def test_checkpoints_make_room_on_a_full_disk(self):
         with tempfile.TemporaryDirectory() as folder:
             with hotrow.EmbeddingCollection(

@@ -58,11 +58,13 @@ class PackingTest(unittest.TestCase):
     def test_batches_come_back_in_order_and_shuffled(self):
         data = hotrow.pack(
             (columns(first, 10) for first in range(0, 100, 10)), self.dir, **NAMES,
-            valid=columns(100, 5), block_samples=16,
+            valid=columns(100, 5), block_samples=16, max_hotness={"words": 2},
         )
         self.assertEqual(data.num_samples, {"train": 100, "valid": 5, "test": 0})
         self.assertEqual(data.num_dense, 3)
         self.assertEqual(data.labels, ["click"])
+        self.assertEqual(data.dense, ["price", "pair[0]", "pair[1]"])
+        self.assertEqual([feature["max_hotness"] for feature in data.features], [0, 2])
         self.assertEqual([feature["table"] for feature in data.features], ["items", "words"])
         in_order = hotrow.Packed(self.dir, shuffle=0)
         self.check(in_order, range(100))

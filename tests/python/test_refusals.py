@@ -26,7 +26,7 @@ class RefusalsTest(unittest.TestCase):
         )
 
     def tearDown(self):
-        self.tables._destroy()
+        self.tables._abandon()
 
     def refused(self, batch, kind, *parts):
         with self.assertRaises(kind) as caught:
@@ -101,8 +101,18 @@ class RefusalsTest(unittest.TestCase):
         with self.assertRaises(hotrow.errors.FailedPrecondition):
             self.tables.close()
         step.cancel()
+        handle = self.tables._handle
         self.tables.close()
         self.tables.close()
+        with self.assertRaisesRegex(RuntimeError, "closed"):  # as of a thread that had begun before
+            hotrow._abi.flush(handle)
+        with self.assertRaisesRegex(KeyError, "mine"), hotrow.EmbeddingCollection(
+            [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), max_batch_size=8
+        ) as tables:
+            handle = tables._handle
+            raise KeyError("mine")
+        with self.assertRaisesRegex(RuntimeError, "closed"):
+            hotrow._abi.flush(handle)
         with self.assertRaisesRegex(RuntimeError, "closed"):
             self.tables.prefetch({"items": IDS, "users": IDS})
         with self.assertRaisesRegex(RuntimeError, "closed"):

@@ -264,6 +264,10 @@ class ScorerTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "closed"):
             scorer.score_lines(samples.lines())
 
+    def test_batches_that_memory_does_not_hold(self):
+        with self.assertRaisesRegex(MemoryError, "max_batch_size: 4096 calls.*lower it, or max_con"):
+            self.open(max_batch_size=1 << 24, max_concurrency=4096)
+
     def test_a_call_ends_at_its_deadline(self):
         samples = self.samples
         ids = {name: np.tile(samples.ids()[name], 300) for name in ("user", "item")}

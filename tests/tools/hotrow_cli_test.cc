@@ -243,6 +243,28 @@ TEST(HotrowCliTest, VerifyNamesTheBadRecordAndSetsTheStatus) {
   EXPECT_THAT(lost.err, HasSubstr(path + "/MANIFEST: offset 0"));
 }
 
+TEST(HotrowCliTest, PackedDataAreInspectedAndAllDamageIsListed) {
+  const std::string path = test::TempDir() + "/packed";
+  const ProgramResult packed =
+      RunHotrow({"pack", "--block_samples=50",
+                 "synthetic:tables=2,rows=500,samples=400,valid=50,test=50,dense=2", path});
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  const ProgramResult shown = RunHotrow({"inspect", path});
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("400 train"), HasSubstr("  labels: label\n"),
+                               HasSubstr("  feature cat_1: table t_cat_1, keys below 500")));
+  EXPECT_THAT(RunHotrow({"verify", path}).out, HasSubstr(" a sample: good\n"));
+  FlipByte(path + "/train.pack", 40);
+  FlipByte(path + "/valid.pack", 40);
+  const ProgramResult bad = RunHotrow({"verify", path});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.out, AllOf(HasSubstr("train.pack: block 0"), HasSubstr("valid.pack: block 0"),
+                             HasSubstr(": 2 damaged\n")));
+  const auto json = nlohmann::json::parse(RunHotrow({"verify", path, "--json"}).out, nullptr,
+                                          /*allow_exceptions=*/false);
+  EXPECT_EQ(json["damage_count"], 2);
+  EXPECT_EQ(json["feature_list"][1]["name"], "cat_1");
+}
+
 TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
   if (!HasRocksDb()) GTEST_SKIP() << "this build has no RocksDB";
   const std::string path = test::TempDir() + "/store";

@@ -169,7 +169,7 @@ class EmbeddingCollection(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
-        if metadata is not None and self.collection._address is not None:
+        if metadata is not None and self.collection._is_open:
             metadata["steps"] = self.collection.steps
 
     def _load_from_state_dict(
