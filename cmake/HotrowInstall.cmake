@@ -222,7 +222,8 @@ function(hotrow_install_package)
   install(FILES ${generated}/hotrow.pc DESTINATION ${pc_dir} COMPONENT development)
 
   # --- documents: README.md links to docs/ ------------------------------------------------------------
-  install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+  install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+          DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright
           COMPONENT programs)  # the name under which Debian looks for it
   find_package(Python3 QUIET COMPONENTS Interpreter)
