@@ -93,6 +93,15 @@ class FlagsTest(unittest.TestCase):
             self.assertEqual(sorted(set(flags) - known), [], name)
 
 
+class RunTest(unittest.TestCase):
+    def test_each_command_of_run_has_help(self):
+        for arguments in (["--help"], ["help"], ["build", "--help"], ["test", "-h"],
+                          ["wheel", "--help"]):
+            done = subprocess.run([os.path.join(SOURCE, "run"), *arguments], capture_output=True,
+                                  text=True, timeout=10, check=True)
+            self.assertIn("Usage: ./run", done.stdout)
+
+
 class VersionsTest(unittest.TestCase):
     def test_the_page_of_formats_names_the_versions_of_the_sources(self):
         rows = re.findall(r"^\| \[(\w+)\.md\]\(\1\.md\)(?:: (.*))? \| (\d+)(?:-(\d+))? \|$",
@@ -274,7 +283,8 @@ class PagesTest(unittest.TestCase):
                                                                   "--user_features=1")
             bench = bench.replace("--lines", "--clients=1 --lines")
             out = self.shell(f"{bench}\nhotrow top {found.group()} --count=1")
-            self.assertTrue(os.path.exists("load.html"))
+            with open("load.html", encoding="utf-8") as loaded:
+                self.assertRegex(loaded.read(), r"clients on .*, hotrow 0\.\d.*, at 20\d\d-.* UTC")
             self.assertIn("dlrm served", out)
         finally:
             server.terminate()
