@@ -435,11 +435,10 @@ std::string FlagSet::Help() const {
   const auto is_topic = [&](std::string_view title) {
     return absl::AsciiStrToLower(Absl(title)) == topic;
   };
-  const bool is_group =
-      is_topic(kPresets) || std::any_of(groups_.begin(), groups_.end(), is_topic);
+  const bool is_group = is_topic(kPresets) || std::any_of(groups_.begin(), groups_.end(), is_topic);
   const auto is_shown = [&](const Flag& flag) {
-    return topic.empty() || (is_group ? is_topic(groups_[flag.group])
-                                      : flag.name.find(topic) != std::string::npos);
+    return topic.empty() ||
+           (is_group ? is_topic(groups_[flag.group]) : flag.name.find(topic) != std::string::npos);
   };
   std::string out;
   for (size_t group = 0; group < groups_.size(); ++group) {

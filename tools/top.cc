@@ -112,7 +112,8 @@ const Command kTopCommand = {
     "top", "SOURCE", "show the numbers of a run or a server, live",
     "SOURCE is what a run was given or says: the port of --metrics_port, ADDRESS:PORT, or the "
     "file\n"
-    "of --metrics_file; or the port of `hotrow serve`, or of metrics_port in Python. Rates are those since the screen before; of the first screen since the "
+    "of --metrics_file; or the port of `hotrow serve`, or of metrics_port in Python. Rates are "
+    "those since the screen before; of the first screen since the "
     "run\n"
     "began. Into a file or a pipe the screens follow each other. docs/metrics.md explains the\n"
     "numbers. It ends with the run.\n",

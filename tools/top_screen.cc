@@ -198,11 +198,10 @@ void AppendServer(const Numbers& n, std::string* out) {
                           Short(n.Now("hotrow_serve_request_seconds_count")),
                           Short(n.Now("hotrow_serve_samples_total")));
   }
-  absl::StrAppendFormat(
-      out, "; %s of %s places to wait taken, %s connections\n",
-      FormatCount(Whole(n.Now("hotrow_serve_queue_requests"))),
-      FormatCount(Whole(n.Now("hotrow_serve_queue_requests_max"))),
-      FormatCount(Whole(n.Now("hotrow_serve_connections"))));
+  absl::StrAppendFormat(out, "; %s of %s places to wait taken, %s connections\n",
+                        FormatCount(Whole(n.Now("hotrow_serve_queue_requests"))),
+                        FormatCount(Whole(n.Now("hotrow_serve_queue_requests_max"))),
+                        FormatCount(Whole(n.Now("hotrow_serve_connections"))));
   absl::StrAppendFormat(out, "  %s a request, %s of them waiting, %s scoring",
                         Millis(Mean(n, "hotrow_serve_request_seconds")),
                         Millis(Mean(n, "hotrow_serve_queue_seconds")),
@@ -229,10 +228,9 @@ void AppendServer(const Numbers& n, std::string* out) {
   }
   std::string replies;
   for (const std::string& code : n.ValuesOf("hotrow_serve_replies_total", "code")) {
-    absl::StrAppend(
-        &replies, replies.empty() ? "" : ", ",
-        FormatCount(Whole(n.Growth("hotrow_serve_replies_total", {{"code", code}}))), " of ",
-        ForTerminal(code, kNameColumns));
+    absl::StrAppend(&replies, replies.empty() ? "" : ", ",
+                    FormatCount(Whole(n.Growth("hotrow_serve_replies_total", {{"code", code}}))),
+                    " of ", ForTerminal(code, kNameColumns));
   }
   if (!replies.empty()) absl::StrAppend(out, "  replies: ", replies, "\n");
 }

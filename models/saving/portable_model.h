@@ -73,8 +73,8 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options);
 absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options);
 
 // A checkpoint without some rows: `from` is exported without them into CHECKPOINT.erasing, which is
-// imported and removed. from.dir and to.dir are not read. Errors: those of both; NotFound (`without`
-// has a table that the checkpoint lacks; names those that it has).
+// imported and removed. from.dir and to.dir are not read. Errors: those of both; NotFound
+// (`without` has a table that the checkpoint lacks; names those that it has).
 absl::StatusOr<PortableSummary> CopyWithout(ExportOptions from, ImportOptions to);
 
 // The dense parameters of a directory of the portable form, whose manifest is `portable`. Errors:

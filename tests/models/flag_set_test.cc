@@ -134,8 +134,8 @@ TEST_F(FlagSetTest, HelpOfATopicIsThatOfAGroupOrOfNames) {
     EXPECT_TRUE(set.help_requested());
     return set.Help();
   };
-  EXPECT_THAT(help("--help=second"), AllOf(HasSubstr("Second\n  --word"), Not(HasSubstr("First")),
-                                           HasSubstr("--sizes")));
+  EXPECT_THAT(help("--help=second"),
+              AllOf(HasSubstr("Second\n  --word"), Not(HasSubstr("First")), HasSubstr("--sizes")));
   EXPECT_THAT(help("--help=size"), AllOf(HasSubstr("First\n  --batch_size"), HasSubstr("Second\n"),
                                          HasSubstr("--sizes"), Not(HasSubstr("--rate"))));
   EXPECT_EQ(help("--help="), help("--help"));

@@ -122,7 +122,8 @@ TEST(HotrowCliTest, TrainIsTheProgramOfTheModel) {
   const ProgramResult help = RunHotrow({"train", "dlrm", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: dlrm"), HasSubstr("--interaction")));
-  EXPECT_THAT(RunHotrow({"train", "dlrm", "--help=tiers"}).out, StartsWith("Tiers\n  --store=KIND"));
+  EXPECT_THAT(RunHotrow({"train", "dlrm", "--help=tiers"}).out,
+              StartsWith("Tiers\n  --store=KIND"));
   EXPECT_THAT(RunHotrow({"serve", "--help=batch"}).out, StartsWith("Batches\n  --batch"));
   ExpectRefused({"train"}, HasSubstr("which model? There are: dcn, deepfm"));
   ExpectRefused({"train", "resnet"}, HasSubstr("no model \"resnet\"; there are: dcn"));

@@ -204,7 +204,8 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
   EXPECT_THAT(PlanHtml(spec, plan, {}),
               AllOf(HasSubstr("It fits, with warnings"), HasSubstr("What to look at")));
   // Nothing to look at, but that a data sheet knows no short steps.
-  const PlanSpec small = Spec("batch_size: 16\nhardware: cpu\ntables:\n- {name: t, rows: 100, dim: 4}\n");
+  const PlanSpec small =
+      Spec("batch_size: 16\nhardware: cpu\ntables:\n- {name: t, rows: 100, dim: 4}\n");
   EXPECT_THAT(Planned(small).warnings, IsEmpty());
   EXPECT_THAT(PlanText(small, Planned(small)),
               AllOf(HasSubstr("times from data sheets"), HasSubstr("several times as long")));

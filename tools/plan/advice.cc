@@ -72,8 +72,8 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
     if (plan.fits) {
       if (result.fits && (result.samples_per_second > plan.samples_per_second * kFaster ||
                           result.ssd_life_years > plan.ssd_life_years * kLonger)) {
-        out.push_back({absl::StrCat(what, ": ", Gain(plan, result)), true,
-                       result.samples_per_second});
+        out.push_back(
+            {absl::StrCat(what, ": ", Gain(plan, result)), true, result.samples_per_second});
       }
       return result.fits;
     }
@@ -136,9 +136,10 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
       out.pop_back();
     }
   }
-  const bool has_state = !plan.fits && std::any_of(
-      spec.tables.begin(), spec.tables.end(),
-      [](const PlanTable& table) { return SparseStateFloats(table.optimizer, table.dim) > 1; });
+  const bool has_state =
+      !plan.fits && std::any_of(spec.tables.begin(), spec.tables.end(), [](const PlanTable& table) {
+        return SparseStateFloats(table.optimizer, table.dim) > 1;
+      });
   if (has_state) {
     try_spec("use row-wise Adagrad, one number of state a row (optimizer: rowwise_adagrad)",
              [](PlanSpec* spec) {

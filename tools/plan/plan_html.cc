@@ -288,12 +288,12 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
                                                      : "It does not fit";
   page["tiles"] = TilesJson(plan);
   if (!plan.fits || page["careful"]) {
-    page["advice"] = {{"heading", plan.fits ? "What to look at, and what helps"
-                                            : "What is over, and what helps"},
-                      {"over", plan.over},
-                      {"warnings", plan.warnings},
-                      {"remedies", plan.remedies},
-                      {"has_remedies", !plan.remedies.empty()}};
+    page["advice"] = {
+        {"heading", plan.fits ? "What to look at, and what helps" : "What is over, and what helps"},
+        {"over", plan.over},
+        {"warnings", plan.warnings},
+        {"remedies", plan.remedies},
+        {"has_remedies", !plan.remedies.empty()}};
   }
   if (curve.size() > 1) page["curve"] = CurveJson(spec, plan, curve);
   page["tiers"] = TiersJson(plan);

@@ -77,8 +77,9 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
     absl::StrAppend(&out, "times from data sheets and assumed shares of them, not measured here\n");
   }
   if (spec.hardware.hbm_bytes == 0 && plan.step_seconds < kShortStepSeconds) {
-    absl::StrAppend(&out, "a step of less than a millisecond takes several times as long: what each "
-                          "costs,\n  however few rows it has, is left out (docs/planner.md)\n");
+    absl::StrAppend(&out,
+                    "a step of less than a millisecond takes several times as long: what each "
+                    "costs,\n  however few rows it has, is left out (docs/planner.md)\n");
   }
   absl::StrAppendFormat(&out, "weights %s%s, with optimizer state %s, as rows %s\n",
                         FormatPlanBytes(plan.weight_bytes), PrecisionText(spec),
