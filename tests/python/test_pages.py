@@ -242,9 +242,13 @@ class PagesTest(unittest.TestCase):
         for large, small in (("/data/rows", "rows"), ("200GB", "64MB"), ("2GB", "32MB"),
                              ("8GB", "16MB"), ("65536", "64")):
             code = code.replace(large, small)
+        code = code.replace("prefetch_depth=1", "prefetch_depth=1, metrics_port=0")
         names, _ = self.python(code, item_ids=np.arange(64), user_ids=np.arange(64) % 5,
                                gradient=np.ones((64, 80), np.float32))
         self.assertEqual([table["rows"] for table in names["tables"].digest()["tables"]], [64, 5])
+        if HAS_PROGRAM:
+            screen = self.shell(f"hotrow top {names['tables'].metrics_port} --count=1")
+            self.assertRegex(screen, r"\n  cache .*\n  ssd ")
         names["tables"].close()
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
