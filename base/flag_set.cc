@@ -429,8 +429,7 @@ absl::Status FlagSet::Parse(int argc, const char* const* argv) {
   return absl::OkStatus();
 }
 
-// All flags; with --help=TOPIC those of the group of this name, or else those that have it in
-// theirs.
+// All flags; with --help=TOPIC those of the group of this name, or else those with it in theirs.
 std::string FlagSet::Help() const {
   const std::string topic = HelpTopic(given_);
   const auto is_topic = [&](std::string_view title) {

@@ -222,9 +222,17 @@ function(hotrow_install_package)
   install(FILES ${generated}/hotrow.pc DESTINATION ${pc_dir} COMPONENT development)
 
   # --- documents: README.md links to docs/ ------------------------------------------------------------
-  install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+  install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+          DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright
           COMPONENT programs)  # the name under which Debian looks for it
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  if(Python3_FOUND AND TARGET hotrow)  # sbom.spdx.json, and the licences of what is compiled in
+    install(CODE "execute_process(
+      COMMAND \"${Python3_EXECUTABLE}\" \"${PROJECT_SOURCE_DIR}/cmake/sbom.py\" ${PROJECT_VERSION}
+              \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}\" \"$<TARGET_FILE:hotrow>\"
+      COMMAND_ERROR_IS_FATAL ANY)" COMPONENT programs)
+  endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs
           FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 

@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -9,11 +10,14 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "models/json/json_text.h"
+#include "tools/calibration/calibration.h"
 #include "tools/command.h"
 #include "tools/serve/bench_bodies.h"
 #include "tools/serve/bench_load.h"
@@ -27,6 +31,15 @@ namespace {
 constexpr int64_t kBodies = 256;
 constexpr int64_t kLinesBytesMax = int64_t{1} << 30;
 constexpr size_t kShownBytes = 300;  // of what a server said, in an error
+
+// "2026-11-23 22:47 UTC".
+std::string UtcNow() {
+  const time_t now = ::time(nullptr);
+  tm parts = {};
+  ::gmtime_r(&now, &parts);
+  return absl::StrFormat("%04d-%02d-%02d %02d:%02d UTC", parts.tm_year + 1900, parts.tm_mon + 1,
+                         parts.tm_mday, parts.tm_hour, parts.tm_min);
+}
 
 struct BenchServeOptions {
   BenchLoadOptions load;
@@ -141,6 +154,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     report.facts = {{"bodies", "lines"}};
   }
   report.facts.emplace_back("bytes of a request", absl::StrCat(bodies[0].bytes.size()));
+  report.facts.emplace_back("clients on", MachineName());
+  report.facts.emplace_back("hotrow", Version());
+  report.facts.emplace_back("at", UtcNow());
   HOTROW_ASSIGN_OR_RETURN(report.levels, RunBenchLoad(options.load, bodies));
   const std::string text = options.json ? BenchJson(report) : BenchText(report);
   std::fwrite(text.data(), 1, text.size(), stdout);

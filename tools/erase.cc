@@ -60,9 +60,8 @@ const Command kEraseCommand = {
         "CHECKPOINT is a directory of checkpoints (the newest counts), one of them, or a model of\n"
         "--save_dir. NEW becomes a directory of one checkpoint that has all else, for\n"
         "--checkpoint_dir=NEW --resume, --init_from=NEW and `hotrow serve NEW`; if it exists, it\n"
-        "must be empty. CHECKPOINT stays: remove it, with its store, once NEW is good. "
-        "NEW.erasing\n"
-        "holds the rows meanwhile. A kill leaves no NEW or a whole one.\n"
+        "must be empty. CHECKPOINT stays: remove it, with its store, once NEW is good. Meanwhile\n"
+        "NEW.erasing holds the rows. A kill leaves no NEW or a whole one.\n"
         "\n"
         "`hotrow verify --absent=FILE` takes the same list, and docs/operations.md says where\n"
         "erased rows may remain.\n",

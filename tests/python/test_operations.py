@@ -25,7 +25,7 @@ class OperationsTest(unittest.TestCase):
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         self.assertEqual(done.returncode, 0, done.stdout[-4000:])
-        for said in ("1 damaged", "2 keys, 1 places: absent"):
+        for said in ("1 damaged", "2 of 2 keys had rows", "2 keys, 1 places: absent"):
             self.assertIn(said, done.stdout)
 
 

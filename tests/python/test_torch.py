@@ -525,6 +525,34 @@ class OptionalFeaturesTest(unittest.TestCase):
             ahead = hotrow.torch.prefetch([lacking, batch], towers)
             self.assertEqual(train(Model(towers), ahead), expected)
 
+    def test_several_lookups_are_one_step(self):
+        """Their rows are those of one batch with all samples."""
+        one, two = batch_of(0, 6), batch_of(1, 4)
+        values, lengths = two["played"]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        two["played"] = hotrow.Bags(values, offsets=offsets)
+        towers = [{name: one[name] for name in ("item", "seen")}, {"played": two["played"]}]
+        optional = ["item", "seen", "played"]
+        with make(optional_features=optional, prefetch_depth=1) as tables, make() as plain:
+            for each in hotrow.torch.prefetch([towers], tables, features=lambda batch: batch):
+                users, plays = tables(each)
+                self.assertEqual(users.pooled.shape, (6, 2 * DIM))
+                self.assertEqual(plays["played"].shape, (int(lengths.sum()), 3))
+                (users.pooled.square().sum() + plays["played"].sum()).backward()
+            none = lengths[:0]
+            whole = {"item": (one["item"], torch.tensor([1] * 6 + [0] * 4)),
+                     "seen": (one["seen"].reshape(-1), torch.tensor([2] * 6 + [0] * 4)),
+                     "played": (values, torch.cat([torch.zeros(6, dtype=torch.int64), lengths]))}
+            out = plain(whole)
+            (out.pooled.square().sum() + out["played"].sum()).backward()
+            self.assertEqual(tables.digest(), plain.digest())
+            self.assertEqual(tables.steps, 1)
+            self.assertEqual(len(tables.eval()([{"item": none}, one])[1]["item"]), 6)
+            with self.assertRaisesRegex(TypeError, "several types"):
+                tables([{"item": one["item"]}, {"item": one["item"].int()}])
+            with self.assertRaisesRegex(TypeError, "must hold dicts"):
+                tables([])
+
 
 class DevicesTest(unittest.TestCase):
     """As far as they can be tested without a GPU: where outputs go, and what cannot be."""

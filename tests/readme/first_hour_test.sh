@@ -51,6 +51,9 @@ awk '$3 < 0.72 { bad = 1 } END { exit bad || NR < 4 }' aucs || {
   echo "docs/first_hour.md: a model of the page does not learn its clicks"
   exit 1
 }
+# An installed tree says what it is made from.
+[[ ! -e build/bin/hotrow ]] || ! command -v python3 >/dev/null ||
+  grep -q SPDXRef-hotrow hour/hotrow/share/doc/hotrow/sbom.spdx.json
 # A plan that is far from the run says why.
 grep -q 'times from data sheets' block*.log && grep -q 'several times as long' block*.log || {
   echo "docs/first_hour.md: the plan does not say that its times are those of data sheets"

@@ -186,7 +186,7 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
   EXPECT_TRUE(plan.fits);
   ASSERT_LT(plan.disk.life_years, 3);
   EXPECT_THAT(plan.warnings,
-              ElementsAre(StartsWith("ssd: worn out in "), HasSubstr("a step waits for them")));
+              ElementsAre(StartsWith("ssd: worn out in "), HasSubstr("% of a step's time (")));
   ASSERT_GE(plan.remedies.size(), 3u);
   double before = HUGE_VAL;
   for (const std::string& remedy : plan.remedies) {

@@ -17,9 +17,8 @@
 #include "tools/calibration/measure.h"
 
 namespace hotrow {
-namespace {
 
-std::string MachineName(int threads) {
+std::string MachineName() {
   std::string cpu = "unknown processor";
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -34,8 +33,6 @@ std::string MachineName(int threads) {
       FormatBytes(static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)),
       system.sysname, system.machine);
 }
-
-}  // namespace
 
 absl::Status CalibrationOptions::Validate() const {
   if (threads < 1 || threads > 1024) {
@@ -72,7 +69,7 @@ absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
   HOTROW_RETURN_IF_ERROR(bench.pool.status());
   HardwareProfile profile = *FindAccelerator("cpu");
   profile.name = "this machine";
-  profile.machine = MachineName(options.threads);
+  profile.machine = MachineName();
   profile.threads = options.threads;
   progress("memory");
   HOTROW_RETURN_IF_ERROR(MeasureMemory(&bench, &profile));

@@ -22,6 +22,9 @@ struct CalibrationOptions {
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
+// This machine for people: "AMD EPYC 7B13, 16 processors, 62.8 GiB, Linux x86_64".
+std::string MachineName();
+
 // Measures the rates that programs reach on this machine with so many threads: memory, rows by key,
 // a disk, dense layers, the cost of each part of a training step in the table engine, and how much
 // concurrent parts slow each other down. Calls `progress` with a line before each part. Other load

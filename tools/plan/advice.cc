@@ -52,9 +52,8 @@ std::vector<std::string> Warnings(const Plan& plan) {
         stage.seconds < plan.step_seconds / 2) {
       continue;
     }
-    out.push_back(absl::StrFormat("%s: a step waits for them %.0f %% of its time (%s)",
-                                  stage.bound_by, 100 * stage.seconds / plan.step_seconds,
-                                  stage.name));
+    out.push_back(absl::StrFormat("%s: %.0f %% of a step's time (%s)", stage.bound_by,
+                                  100 * stage.seconds / plan.step_seconds, stage.name));
   }
   return out;
 }

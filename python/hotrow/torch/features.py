@@ -78,8 +78,10 @@ def _check(tensor: Any, what: str, name: str) -> None:
 def encode(
     features: Any, names: Sequence[str], optional: Collection[str] = frozenset()
 ) -> Encoded:
-    """features: a mapping with tensors for each name (others are passed over), or keyed. optional:
-    names that a mapping may lack."""
+    """features: a mapping with tensors for each name (others are passed over), keyed, or a list of
+    mappings. optional: names that a mapping may lack."""
+    if isinstance(features, list):
+        return joined([encode(part, names, optional) for part in features], names)
     out = Encoded([], [], [], [], [])
     if is_keyed(features):
         keys = list(features.keys())
@@ -94,8 +96,8 @@ def encode(
         return out
     if not isinstance(features, Mapping):
         raise TypeError(
-            f"batch: is {type(features).__name__}, must be a dict of features or like TorchRec's "
-            "KeyedJaggedTensor"
+            f"batch: is {type(features).__name__}, must be a dict of features, a list of dicts or "
+            "like TorchRec's KeyedJaggedTensor"
         )
     if optional:
         features = _with_empty(features, names, optional)
@@ -145,6 +147,42 @@ def _add(out: Encoded, name: str, values: Any, lengths: Any, offsets: Any, weigh
         kind += WEIGHTED
     out.values.append(values)
     out.kinds.append(kind)
+
+
+def joined(parts: Sequence[Encoded], names: Sequence[str]) -> Encoded:
+    """The samples of several batches one after the other."""
+    if not parts or any(part.keys for part in parts):
+        raise TypeError("batch: is a list, which must hold dicts of features")
+    out = Encoded([], [], [], [], [])
+    bags, weights = [iter(part.bags) for part in parts], [iter(part.weights) for part in parts]
+    for index, name in enumerate(names):
+        values, lengths, factors = [], [], []
+        weighted = any(part.kinds[index] & WEIGHTED for part in parts)
+        for part, its_bags, its_weights in zip(parts, bags, weights):
+            ids, kind = part.values[index], part.kinds[index]
+            some = next(its_weights) if kind & WEIGHTED else None
+            if kind & ~WEIGHTED == FIXED:
+                hotness = ids.shape[1] if ids.dim() == 2 else 1
+                counts = torch.full_like(ids[:, 0] if ids.dim() == 2 else ids, hotness)
+                ids = ids.reshape(-1)
+            else:
+                counts = next(its_bags)
+                if kind & ~WEIGHTED == OFFSETS:
+                    within = slice(counts[0], counts[-1])
+                    ids, counts = ids[within], counts.diff()
+                    some = None if some is None else some[within]
+            values.append(ids)
+            lengths.append(counts.to(torch.int64))
+            factors.append(torch.ones_like(ids, dtype=torch.float32) if some is None else some)
+        full = [ids for ids in values if ids.numel()] or values[:1]
+        if any(ids.dtype != full[0].dtype for ids in full):
+            raise TypeError(f"values of feature {name!r}: have several types in a list of batches")
+        out.values.append(torch.cat(full))
+        out.bags.append(torch.cat(lengths))
+        out.kinds.append(LENGTHS + (WEIGHTED if weighted else 0))
+        if weighted:
+            out.weights.append(torch.cat(factors))
+    return out
 
 
 def batch_size_of(encoded: Encoded) -> Any:

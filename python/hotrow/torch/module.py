@@ -13,7 +13,7 @@ from torch import nn
 from .. import collection as core
 from .. import errors
 from ..options import Table
-from .features import Encoded, encode
+from .features import Encoded, batch_size_of, encode
 from .ops import evaluate, lookup
 from .outputs import Embeddings
 from .passes import Passes
@@ -103,11 +103,13 @@ class EmbeddingCollection(nn.Module):
         #: A torch.optim.Optimizer for schedulers: its lr multiplies the tables' learning rates.
         self.optimizer = _Schedule(self._anchor, self._passes)
 
-    def forward(self, features: Any) -> Embeddings:
+    def forward(self, features: Any) -> Any:
         """features: a dict with tensors for each feature (entries of other names are passed over):
             [B] or [B, h] ids; (values [N], lengths [B]); hotrow.Bags; a nested tensor; anything
             with values() and lengths() or offsets();
-        or anything like TorchRec's KeyedJaggedTensor: keys(), values(), lengths() or offsets().
+        or anything like TorchRec's KeyedJaggedTensor: keys(), values(), lengths() or offsets();
+        or a list of dicts, each with its own number of samples: several lookups of one step, of two
+        towers say, for which a list of Embeddings comes back.
         Ids are int64 or int32. Under autocast outputs have its type.
         """
         if torch.jit.is_tracing():
@@ -125,7 +127,17 @@ class EmbeddingCollection(nn.Module):
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             out = [part.to(dtype) for part in out]
-        return Embeddings(self._columns, out[0], dict(zip(self._unpooled, out[1:])))
+        if not isinstance(features, list):
+            return Embeddings(self._columns, out[0], dict(zip(self._unpooled, out[1:])))
+        parts = [self._encode([part]) for part in features]  # all with lengths
+        rows = [out[0].split([batch_size_of(part) for part in parts])]
+        for name, all_rows in zip(self._unpooled, out[1:]):
+            index = self._features.index(name)
+            rows.append(all_rows.split([len(part.values[index]) for part in parts]))
+        return [
+            Embeddings(self._columns, pooled, dict(zip(self._unpooled, unpooled)))
+            for pooled, *unpooled in zip(*rows)
+        ]
 
     def _encode(self, features: Any) -> Encoded:
         if torch.compiler.is_compiling():
