@@ -13,7 +13,7 @@ namespace hotrow {
 
 // A number in page-locked memory that work on a stream raises, last of all, when it has written
 // something for the host there. The host polls it, so it knows without the driver's part in waiting
-// for an event. ops/tell_host.h raises it.
+// for an event. ops/keys/tell_host.h raises it.
 //
 // Use:     value = flag.Next(); enqueue work that ends with TellHost(flag.address(), value);
 //          flag.Wait(stream)

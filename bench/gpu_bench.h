@@ -17,7 +17,7 @@
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
 #include "bench/gpu_bench_plan.h"
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow::bench {
 

@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
-#include "ops/gemm_cuda_impl.h"
+#include "ops/products/gemm_cuda_impl.h"
 
 namespace hotrow::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
-#include "ops/gather.h"
+#include "ops/rows/gather.h"
 
 namespace hotrow::bench {
 namespace {

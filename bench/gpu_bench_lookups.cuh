@@ -17,8 +17,8 @@
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "models/data/permutation.h"
-#include "ops/partition.h"
-#include "ops/unique.h"
+#include "ops/keys/partition.h"
+#include "ops/keys/unique.h"
 
 namespace hotrow::bench {
 

@@ -15,11 +15,11 @@
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
-#include "ops/cross_network.h"
-#include "ops/dense_precision.h"
-#include "ops/fm_interaction.h"
-#include "ops/mlp.h"
-#include "ops/padded_dot.h"
+#include "ops/interactions/fm_interaction.h"
+#include "ops/interactions/padded_dot.h"
+#include "ops/layers/cross_network.h"
+#include "ops/layers/mlp.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow::bench {
 namespace {

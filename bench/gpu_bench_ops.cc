@@ -16,11 +16,11 @@
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
 #include "bench/gpu_bench_lookups.cuh"
-#include "ops/fused_sparse_update.h"
-#include "ops/gradient_segment_sum.h"
-#include "ops/pooled_lookup.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/pooled_lookup.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/fused_sparse_update.h"
+#include "ops/update/gradient_segment_sum.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow::bench {
 namespace {

@@ -17,15 +17,15 @@
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
 #include "bench/gpu_bench_lookups.cuh"
-#include "ops/bce_loss.h"
-#include "ops/dense_optimizer.h"
-#include "ops/fused_sparse_update.h"
+#include "ops/interactions/padded_dot.h"
 #include "ops/jagged.h"
-#include "ops/key_rows.h"
-#include "ops/mlp.h"
-#include "ops/padded_dot.h"
-#include "ops/row_init.h"
-#include "ops/row_layout.h"
+#include "ops/keys/key_rows.h"
+#include "ops/layers/mlp.h"
+#include "ops/rows/row_init.h"
+#include "ops/rows/row_layout.h"
+#include "ops/training/bce_loss.h"
+#include "ops/training/dense_optimizer.h"
+#include "ops/update/fused_sparse_update.h"
 
 namespace hotrow::bench {
 namespace {

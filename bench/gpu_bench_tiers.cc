@@ -32,8 +32,8 @@
 #include "embedding/tiers/tiered_table.h"
 #include "models/data/permutation.h"
 #include "models/data/zipf.h"
-#include "ops/row_init.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_init.h"
+#include "ops/rows/row_layout.h"
 
 namespace hotrow::bench {
 namespace {

@@ -20,8 +20,8 @@
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "benchmark/benchmark.h"
-#include "ops/dense_precision.h"
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 namespace {

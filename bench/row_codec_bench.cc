@@ -19,8 +19,8 @@
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "benchmark/benchmark.h"
-#include "ops/gather.h"
-#include "ops/row_codec.h"
+#include "ops/rows/gather.h"
+#include "ops/rows/row_codec.h"
 
 namespace hotrow {
 namespace {

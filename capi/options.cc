@@ -14,9 +14,9 @@
 #include "capi/options_impl.h"
 #include "capi/views_impl.h"
 #include "ops/jagged.h"
-#include "ops/row_codec.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_codec.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer.h"
 #include "store/store_facts.h"
 
 namespace hotrow::capi {

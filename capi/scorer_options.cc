@@ -7,7 +7,7 @@
 #include "capi/call_impl.h"
 #include "capi/scorer_options_impl.h"
 #include "embedding/serving/serving_tables.h"
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow::capi {
 

@@ -12,12 +12,12 @@ set(roots
     comm/thread_communicator.h
     base/text_server.h
     # Kernels of the dense part.
-    ops/bce_loss.h
-    ops/cross_network.h
-    ops/dense_optimizer.h
-    ops/dot_interaction.h
-    ops/fm_interaction.h
-    ops/mlp.h
+    ops/training/bce_loss.h
+    ops/layers/cross_network.h
+    ops/training/dense_optimizer.h
+    ops/interactions/dot_interaction.h
+    ops/interactions/fm_interaction.h
+    ops/layers/mlp.h
     # A trainer of one's own model (docs/models.md).
     models/programs/model_program.h
     models/zoo/layers/linear_layers.h

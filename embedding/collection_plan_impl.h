@@ -15,8 +15,8 @@
 #include "embedding/serving/serving_rows.h"
 #include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/tiered_table.h"
-#include "ops/row_layout.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_layout.h"
+#include "ops/rows/weights_precision.h"
 
 // What follows from the options of an EmbeddingCollection alone, before any memory is taken.
 

@@ -1,9 +1,9 @@
 #include "embedding/device_keys_impl.h"
 
 #include "base/status_macros.h"
-#include "ops/key_rows.h"
-#include "ops/partition.h"
-#include "ops/tell_host.h"
+#include "ops/keys/key_rows.h"
+#include "ops/keys/partition.h"
+#include "ops/keys/tell_host.h"
 
 namespace hotrow::internal {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "embedding/collection_plan_impl.h"
-#include "ops/unique.h"
+#include "ops/keys/unique.h"
 
 namespace hotrow::internal {
 

@@ -11,8 +11,8 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "embedding/digest_impl.h"
-#include "ops/pooled_lookup.h"
-#include "ops/row_layout.h"
+#include "ops/rows/pooled_lookup.h"
+#include "ops/rows/row_layout.h"
 
 namespace hotrow::internal {
 namespace {

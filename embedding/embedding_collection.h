@@ -41,7 +41,7 @@ namespace hotrow {
 //          ctx.stream, and they read and write rows in its order, so no caller needs to wait
 //          (Evaluate waits: nothing pins the rows that it reads); the rows of the next steps come
 //          on streams of the collection's own meanwhile. Rows have the bits of the CPU where the
-//          sums of gradients do, see ops/gradient_segment_sum.h.
+//          sums of gradients do, see ops/update/gradient_segment_sum.h.
 // Order:   steps are looked up and updated in the order in which they were prefetched. Prefetch
 //          makes rows resident and pins them, it hands out no values; Lookup gathers values after
 //          the update of the step before. So prefetch depth, cache size and tier change speed and

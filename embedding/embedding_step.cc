@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/embedding_collection_impl.h"
-#include "ops/key_rows.h"
+#include "ops/keys/key_rows.h"
 
 namespace hotrow {
 

@@ -21,8 +21,8 @@ struct EmbeddingGradient {
   MatrixView<const float> pooled;
   std::vector<MatrixView<const float>> unpooled;
   // On a GPU: null, or one number in memory of the device, the same on all ranks. Where it is not 0
-  // when Update runs, rows and their optimizer state stay as they are (ops/loss_scale.h); all else
-  // goes on as after an update. Unimplemented elsewhere.
+  // when Update runs, rows and their optimizer state stay as they are (ops/training/loss_scale.h);
+  // all else goes on as after an update. Unimplemented elsewhere.
   const uint32_t* skip = nullptr;
 };
 

@@ -8,7 +8,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "embedding/evaluation_impl.h"
-#include "ops/pooled_lookup.h"
+#include "ops/rows/pooled_lookup.h"
 
 namespace hotrow::internal {
 

@@ -17,11 +17,11 @@
 #include "embedding/row_score.h"
 #include "embedding/serving/serving_rows.h"
 #include "ops/jagged.h"
-#include "ops/row_codec.h"
-#include "ops/row_init.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/step_history.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_codec.h"
+#include "ops/rows/row_init.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer.h"
+#include "ops/update/step_history.h"
 #include "store/row_store.h"
 #include "store/store_kind.h"
 
@@ -40,8 +40,8 @@ struct TableConfig {
   Pooling pooling = Pooling::kSum;
   // Storage type of a row's weights. fp16 and bf16 halve their bytes, in memory and on disk.
   // Outputs, gradients and optimizer state are float; updates use unbiased stochastic rounding, see
-  // ops/weights_precision.h. Between ranks rows travel as RankOptions::forward, which loses nothing
-  // where it is the same.
+  // ops/rows/weights_precision.h. Between ranks rows travel as RankOptions::forward, which loses
+  // nothing where it is the same.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   SparseOptimizerConfig optimizer;
   Initializer initializer;

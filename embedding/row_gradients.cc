@@ -3,8 +3,8 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/row_gradients_impl.h"
-#include "ops/fused_sparse_update.h"
-#include "ops/gradient_segment_sum.h"
+#include "ops/update/fused_sparse_update.h"
+#include "ops/update/gradient_segment_sum.h"
 
 namespace hotrow::internal {
 namespace {

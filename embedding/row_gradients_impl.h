@@ -16,9 +16,9 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/taken_batch_impl.h"
-#include "ops/fused_sparse_update.h"
 #include "ops/jagged.h"
-#include "ops/key_rows.h"
+#include "ops/keys/key_rows.h"
+#include "ops/update/fused_sparse_update.h"
 
 namespace hotrow::internal {
 

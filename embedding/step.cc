@@ -7,8 +7,8 @@
 #include "base/trace.h"
 #include "embedding/score_sums_impl.h"
 #include "embedding/step_impl.h"
-#include "ops/partition.h"
-#include "ops/pooled_lookup.h"
+#include "ops/keys/partition.h"
+#include "ops/rows/pooled_lookup.h"
 
 namespace hotrow::internal {
 

@@ -25,7 +25,7 @@
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 #include "ops/jagged.h"
-#include "ops/unique.h"
+#include "ops/keys/unique.h"
 
 namespace hotrow::internal {
 

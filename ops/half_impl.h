@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/macros.h"
 #include "base/philox.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 // One number between float and 16 bits: for the CPU without AVX2, and for GPUs (whose code may use
 // these constants but not take their address, as std::min would). Eight at a time:

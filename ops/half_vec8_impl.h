@@ -8,8 +8,8 @@
 
 #include "base/philox.h"
 #include "ops/half_impl.h"
+#include "ops/rows/weights_precision.h"
 #include "ops/vec8_impl.h"
-#include "ops/weights_precision.h"
 
 #if HOTROW_VEC8_AVX2 && defined(__F16C__)
 #define HOTROW_HALVES_AVX2 1

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/enum_words.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow {
 

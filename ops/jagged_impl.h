@@ -12,7 +12,7 @@
 #include "base/math.h"
 #include "ops/jagged.h"
 #include "ops/launch_impl.h"
-#include "ops/row_tiles_impl.h"
+#include "ops/rows/row_tiles_impl.h"
 #include "ops/validate.h"
 
 namespace hotrow::internal {

@@ -95,7 +95,7 @@ for file in "${binaries[@]}"; do carry "$file"; done
 # Which of the libraries of the Python package each program wants, for ./run.
 for file in "${binaries[@]}"; do
   wanted=()
-  # cublasLt and NCCL are loaded by name: ops/cublaslt.cc, comm/nccl_library.cc.
+  # cublasLt and NCCL are loaded by name: ops/products/cublaslt.cc, comm/nccl_library.cc.
   for name in $({ needed "$file"; grep -aoE 'lib(cublasLt|nccl)\.so\.[0-9]+' "$file"; } | sort -u); do
     if is_cuda_library "$name"; then wanted+=("$name"); fi
   done

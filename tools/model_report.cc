@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "embedding/serving/serving_rows.h"
 #include "models/train/report.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 
 namespace hotrow {
 namespace {

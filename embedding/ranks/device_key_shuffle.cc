@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "ops/owner_parts.h"
-#include "ops/partition.h"
-#include "ops/tell_host.h"
+#include "ops/keys/owner_parts.h"
+#include "ops/keys/partition.h"
+#include "ops/keys/tell_host.h"
 
 namespace hotrow::internal {
 namespace {

@@ -18,7 +18,7 @@
 #include "comm/device_channel.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/device_keys_impl.h"
-#include "ops/unique.h"
+#include "ops/keys/unique.h"
 
 namespace hotrow::internal {
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "ops/owner_parts.h"
-#include "ops/partition.h"
-#include "ops/pooled_lookup.h"
+#include "ops/keys/owner_parts.h"
+#include "ops/keys/partition.h"
+#include "ops/rows/pooled_lookup.h"
 
 namespace hotrow::internal {
 namespace {

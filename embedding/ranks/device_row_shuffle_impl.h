@@ -18,8 +18,8 @@
 #include "embedding/device_keys_impl.h"
 #include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "ops/key_rows.h"
-#include "ops/row_codec.h"
+#include "ops/keys/key_rows.h"
+#include "ops/rows/row_codec.h"
 
 namespace hotrow::internal {
 

@@ -14,7 +14,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "ops/partition.h"
+#include "ops/keys/partition.h"
 
 namespace hotrow::internal {
 namespace {

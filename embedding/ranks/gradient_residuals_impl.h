@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
 #include "base/exec_context.h"
-#include "ops/row_codec.h"
+#include "ops/rows/row_codec.h"
 
 namespace hotrow::internal {
 

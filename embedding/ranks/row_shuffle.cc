@@ -14,8 +14,8 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/score_sums_impl.h"
-#include "ops/partition.h"
-#include "ops/pooled_lookup.h"
+#include "ops/keys/partition.h"
+#include "ops/rows/pooled_lookup.h"
 
 namespace hotrow::internal {
 namespace {

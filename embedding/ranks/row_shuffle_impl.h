@@ -18,9 +18,9 @@
 #include "comm/lane.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/row_score.h"
-#include "ops/row_codec.h"
-#include "ops/unique.h"
-#include "ops/weights_precision.h"
+#include "ops/keys/unique.h"
+#include "ops/rows/row_codec.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow::internal {
 

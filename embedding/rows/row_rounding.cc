@@ -7,8 +7,8 @@
 #include "base/thread_pool.h"
 #include "embedding/serving/serving_rows.h"
 #include "embedding/serving/serving_tables_impl.h"
-#include "ops/row_layout.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_layout.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow::internal {
 namespace {

@@ -21,7 +21,7 @@
 #include "embedding/rows/table_decay_impl.h"
 #include "embedding/rows/update_gaps_impl.h"
 #include "embedding/stats.h"
-#include "ops/step_history.h"
+#include "ops/update/step_history.h"
 #include "store/row_store.h"
 
 namespace hotrow::internal {

@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/rows/row_writes_impl.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow::internal {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "base/status_macros.h"
 #include "embedding/rows/table_decay_impl.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow::internal {
 namespace {

@@ -14,7 +14,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
-#include "ops/step_history.h"
+#include "ops/update/step_history.h"
 #include "store/row_store.h"
 
 namespace hotrow::internal {

@@ -5,7 +5,7 @@
 #include "base/exec_context.h"
 #include "base/status_macros.h"
 #include "embedding/serving/serving_tables_impl.h"
-#include "ops/row_codec.h"
+#include "ops/rows/row_codec.h"
 
 namespace hotrow::internal {
 namespace {

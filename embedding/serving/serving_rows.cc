@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "ops/affine_rows.h"
-#include "ops/row_codec.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/affine_rows.h"
+#include "ops/rows/row_codec.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow {
 namespace {

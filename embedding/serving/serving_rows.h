@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/enum_words.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 
 namespace hotrow {
 
@@ -16,7 +16,7 @@ enum class ServingRows {
   kAsTrained,  // weights with their bits
   kFp16,       // rounded to the nearest; finite ones beyond the largest become that
   kBf16,
-  kInt8,  // ops/affine_rows.h
+  kInt8,  // ops/rows/affine_rows.h
   kInt4,
 };
 inline constexpr EnumWord<ServingRows> kServingRowsWords[] = {

@@ -15,7 +15,7 @@
 #include "embedding/serving/budget_share_impl.h"
 #include "embedding/serving/disk_rows_impl.h"
 #include "embedding/serving/serving_tables_impl.h"
-#include "ops/pooled_lookup.h"
+#include "ops/rows/pooled_lookup.h"
 
 namespace hotrow {
 using internal::BudgetShare;

@@ -19,10 +19,10 @@
 #include "embedding/serving/serving_budget.h"
 #include "embedding/serving/serving_rows.h"
 #include "ops/jagged.h"
-#include "ops/row_init.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/step_history.h"
+#include "ops/rows/row_init.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/sparse_optimizer.h"
+#include "ops/update/step_history.h"
 
 namespace hotrow {
 
@@ -242,7 +242,7 @@ class ServingTables {
 
   // The version as it is now.
   const View& view() const { return *view_; }
-  // Looks the keys up and pools them as ops/pooled_lookup.h does. Offsets ascend and end at N.
+  // Looks the keys up and pools them as ops/rows/pooled_lookup.h does. Offsets ascend and end at N.
   absl::Status Pool(const View& view, const ServingLookup& lookup, Scratch* scratch) const;
   absl::Status Pool(const ServingLookup& lookup, Scratch* scratch) const {
     return Pool(*view_, lookup, scratch);

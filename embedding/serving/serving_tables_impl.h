@@ -14,9 +14,9 @@
 #include "embedding/serving/record_table_impl.h"
 #include "embedding/serving/row_overlay_impl.h"
 #include "embedding/serving/serving_tables.h"
-#include "ops/affine_rows.h"
-#include "ops/step_history.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/affine_rows.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/step_history.h"
 
 namespace hotrow {
 

@@ -10,7 +10,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/tiers/cached_table_impl.h"
 #include "embedding/tiers/store_reads.h"
-#include "ops/gather.h"
+#include "ops/rows/gather.h"
 
 namespace hotrow::internal {
 

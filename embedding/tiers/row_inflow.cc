@@ -6,8 +6,8 @@
 #include "base/status_macros.h"
 #include "embedding/tiers/row_inflow_impl.h"
 #include "embedding/tiers/store_reads.h"
-#include "ops/gather.h"
-#include "ops/key_rows.h"
+#include "ops/keys/key_rows.h"
+#include "ops/rows/gather.h"
 
 namespace hotrow::internal {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "base/status_macros.h"
 #include "embedding/tiers/guarded_cache_impl.h"
-#include "ops/key_rows.h"
-#include "ops/owner_parts.h"
-#include "ops/tell_host.h"
+#include "ops/keys/key_rows.h"
+#include "ops/keys/owner_parts.h"
+#include "ops/keys/tell_host.h"
 
 namespace hotrow::internal {
 

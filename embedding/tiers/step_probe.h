@@ -13,7 +13,7 @@
 #include "base/row_key.h"
 #include "cache/address_index.h"
 #include "cache/row_cache.h"
-#include "ops/split_slots.h"
+#include "ops/keys/split_slots.h"
 
 namespace hotrow::internal {
 

@@ -17,9 +17,9 @@
 #include "cache/address_index.h"
 #include "cache/row_cache.h"
 #include "embedding/tiers/step_probe.h"
-#include "ops/row_init.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/row_init.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/sparse_optimizer.h"
 #include "store/host/host_store.h"
 #include "store/row_store.h"
 

@@ -11,7 +11,7 @@
 #include "models/delta/delta_merge_impl.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/portable_manifest.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 
 namespace hotrow {
 

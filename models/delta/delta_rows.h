@@ -13,10 +13,10 @@
 #include "base/env.h"
 #include "base/row_key.h"
 #include "base/unique_id.h"
-#include "ops/row_codec.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_codec.h"
+#include "ops/rows/row_layout.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 

@@ -57,7 +57,7 @@ void AskForEnd(int signal) {
 // A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
 // handler next to nothing. SIGPIPE has one, since it goes to the thread that writes. (Handlers of a
 // program that embeds hotrow do no harm either: the threads that multiply matrices block signals
-// while they do, see ops/gemm_impl.h.)
+// while they do, see ops/products/gemm_impl.h.)
 absl::Status CatchStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);

@@ -21,7 +21,7 @@
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/vocabulary_file.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "store/open.h"
 
 namespace hotrow {

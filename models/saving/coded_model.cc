@@ -17,7 +17,7 @@
 #include "models/saving/portable_tables_writer.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/vocabulary_file.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow {
 namespace {

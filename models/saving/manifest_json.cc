@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "models/saving/manifest_json_impl.h"
-#include "ops/dense_optimizer.h"
-#include "ops/row_init.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/row_init.h"
+#include "ops/training/dense_optimizer.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 namespace {

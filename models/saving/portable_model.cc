@@ -24,8 +24,8 @@
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/vocabulary_file.h"
-#include "ops/dense_optimizer.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
+#include "ops/training/dense_optimizer.h"
 #include "store/store_facts.h"
 
 namespace hotrow {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/exec_context.h"
 #include "models/saving/portable_tables_impl.h"
-#include "ops/row_codec.h"
+#include "ops/rows/row_codec.h"
 
 namespace hotrow {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/env.h"
 #include "base/hash.h"
 #include "embedding/serving/serving_rows.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_layout.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 

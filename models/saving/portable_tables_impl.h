@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "base/env.h"
 #include "models/saving/portable_tables.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_layout.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 

@@ -13,8 +13,8 @@
 #include "embedding/row_score.h"
 #include "models/saving/scoring_data.h"
 #include "models/saving/training_state.h"
-#include "ops/row_init.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_init.h"
+#include "ops/rows/weights_precision.h"
 #include "store/row_store.h"
 
 namespace hotrow {

@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "models/saving/dense_file.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "store/open.h"
 
 namespace hotrow {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/step_history.h"
+#include "ops/update/step_history.h"
 
 namespace hotrow {
 

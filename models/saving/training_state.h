@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "models/train/learning_rate.h"
 #include "models/train/metrics.h"
-#include "ops/step_history.h"
+#include "ops/update/step_history.h"
 
 namespace hotrow {
 
@@ -20,8 +20,9 @@ namespace hotrow {
 struct TrainingState {
   // Flags that decide the run's bits, with their values.
   std::vector<std::pair<std::string, std::string>> settings;
-  // What chose the kernels of the matrix products (ops/processor_kind.h); with several ranks, each
-  // kind once. Empty: not known. On another kind of processor the run resumes with other bits.
+  // What chose the kernels of the matrix products (ops/products/processor_kind.h); with several
+  // ranks, each kind once. Empty: not known. On another kind of processor the run resumes with
+  // other bits.
   std::string processor;
 
   // The next batch: its epoch, and how much of that epoch has been trained on.
@@ -42,8 +43,8 @@ struct TrainingState {
   double loss_sum_in_last_epoch = 0;
   double recent_loss = 0;  // decaying mean
 
-  // The loss scale of a run in fp16, LossScale (ops/loss_scale.h), as it stands after the last
-  // step.
+  // The loss scale of a run in fp16, LossScale (ops/training/loss_scale.h), as it stands after the
+  // last step.
   struct SavedLossScale {
     double scale = 0;
     int64_t good_steps = 0;

@@ -7,7 +7,7 @@
 
 #include "models/json/json_members_impl.h"
 #include "models/saving/training_state.h"
-#include "ops/step_history.h"
+#include "ops/update/step_history.h"
 
 namespace hotrow {
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "embedding/jagged_batch.h"
 #include "embedding/serving/serving_rows.h"
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 

@@ -18,8 +18,8 @@
 #include "models/saving/saved_model.h"
 #include "models/serving/scorer.h"
 #include "models/zoo/model_kinds.h"
-#include "ops/dense_precision.h"
 #include "ops/jagged.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow::internal {
 

@@ -11,8 +11,8 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/saving/dense_file.h"
-#include "ops/dense_optimizer.h"
-#include "ops/gradient_norm.h"
+#include "ops/training/dense_optimizer.h"
+#include "ops/training/gradient_norm.h"
 
 namespace hotrow {
 namespace {

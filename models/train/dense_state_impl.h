@@ -20,7 +20,7 @@
 #include "models/train/dense_sums_impl.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"
-#include "ops/dense_optimizer.h"
+#include "ops/training/dense_optimizer.h"
 
 namespace hotrow {
 

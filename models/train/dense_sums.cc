@@ -4,7 +4,7 @@
 #include "base/status_macros.h"
 #include "models/data/slice_batch.h"
 #include "models/train/dense_sums_impl.h"
-#include "ops/ordered_sum.h"
+#include "ops/training/ordered_sum.h"
 
 namespace hotrow {
 

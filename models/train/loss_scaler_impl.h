@@ -12,13 +12,13 @@
 #include "base/device_memory.h"
 #include "base/exec_context.h"
 #include "models/saving/training_state.h"
-#include "ops/loss_scale.h"
+#include "ops/training/loss_scale.h"
 
 namespace hotrow {
 
-// The loss scale of a run in fp16 (ops/loss_scale.h), in memory of the device. Nobody waits for it
-// in a step: the updates read on the device whether they are left out, rows and dense parameters
-// together, on all ranks.
+// The loss scale of a run in fp16 (ops/training/loss_scale.h), in memory of the device. Nobody
+// waits for it in a step: the updates read on the device whether they are left out, rows and dense
+// parameters together, on all ranks.
 //
 // Threads: one call at a time. Errors: those of the device.
 class LossScaler {

@@ -15,7 +15,7 @@
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
 #include "models/train/metrics.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 namespace hotrow {
 

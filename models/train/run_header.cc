@@ -4,9 +4,9 @@
 #include "absl/strings/str_format.h"
 #include "models/train/report.h"
 #include "models/train/run_deltas_impl.h"
-#include "ops/dense_optimizer.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/row_layout.h"
+#include "ops/training/dense_optimizer.h"
+#include "ops/update/sparse_optimizer.h"
 #include "store/store_facts.h"
 
 namespace hotrow {

@@ -20,7 +20,7 @@
 #include "models/train/run_settings.h"
 #include "models/train/spec_writer.h"
 #include "models/zoo/model_parts.h"
-#include "ops/dense_optimizer.h"
+#include "ops/training/dense_optimizer.h"
 #include "store/store_facts.h"
 
 namespace hotrow {

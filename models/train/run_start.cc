@@ -21,7 +21,7 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/train/run_settings.h"
-#include "ops/processor_kind.h"
+#include "ops/products/processor_kind.h"
 
 namespace hotrow {
 namespace {

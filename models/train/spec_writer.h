@@ -12,7 +12,7 @@
 #include "models/data/data_source.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 

@@ -6,7 +6,7 @@
 #include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
-#include "ops/bce_loss.h"
+#include "ops/training/bce_loss.h"
 
 namespace hotrow {
 

@@ -32,7 +32,7 @@
 #include "models/train/step_times.h"
 #include "models/train/train_step_impl.h"
 #include "models/train/trainer_settings.h"
-#include "ops/unfused_products.h"
+#include "ops/products/unfused_products.h"
 
 namespace hotrow {
 namespace {

@@ -16,10 +16,10 @@
 #include "embedding/embedding_collection.h"
 #include "models/data/data_source.h"
 #include "models/train/learning_rate.h"
-#include "ops/dense_optimizer.h"
-#include "ops/dense_precision.h"
-#include "ops/loss_scale.h"
-#include "ops/weights_precision.h"
+#include "ops/products/dense_precision.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/training/dense_optimizer.h"
+#include "ops/training/loss_scale.h"
 
 namespace hotrow {
 

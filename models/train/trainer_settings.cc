@@ -25,7 +25,7 @@
 #include "base/enum_words.h"
 #include "cache/cache_policy.h"
 #include "ops/jagged.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 namespace {

@@ -35,8 +35,8 @@ struct DcnOptions : ModelOptions {
 // Deep & Cross Network, version 1 (Wang et al. 2017, "Deep & Cross Network for Ad Click
 // Predictions") and 2 (Wang et al. 2021, "DCN V2"). x_0 is the dense features, or what a bottom MLP
 // with ReLU on its output makes of them, and then the S embeddings. Cross layers (see
-// ops/cross_network.h) turn x_0 into x_L; a deep part of hidden layers turns its input into h:
-//   stacked    the deep part reads x_L, and the logit is linear in h
+// ops/layers/cross_network.h) turn x_0 into x_L; a deep part of hidden layers turns its input into
+// h:   stacked    the deep part reads x_L, and the logit is linear in h
 //   parallel   the deep part reads x_0, and the logit is linear in x_L and h end to end
 // The over MLP is the deep part with that last linear layer; in the parallel structure the weights
 // of x_L are kept apart from those of h.

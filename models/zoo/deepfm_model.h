@@ -24,7 +24,7 @@ struct DeepFmOptions : ModelOptions {
 // DeepFM (Guo et al. 2017, "DeepFM: A Factorization-Machine based Neural Network for CTR
 // Prediction"): three terms and a bias make up the logit.
 //   first order   the first-order weights of the S looked up rows, and w . x for the dense features
-//   second order  all pairwise dot products of the S vectors, by ops/fm_interaction.h
+//   second order  all pairwise dot products of the S vectors, by ops/interactions/fm_interaction.h
 //   deep          an MLP over the S vectors end to end and the dense features
 // The second and the third share the vectors. Dense features have no vector: they meet others in
 // the MLP alone.

@@ -12,7 +12,7 @@
 #include "base/exec_context.h"
 #include "models/zoo/din_model.h"
 #include "models/zoo/layers/graph_model.h"
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 

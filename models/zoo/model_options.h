@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 

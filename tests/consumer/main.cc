@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "base/thread_pool.h"
 #include "embedding/embedding_collection.h"
-#include "ops/bce_loss.h"
-#include "ops/dense_optimizer.h"
-#include "ops/dot_interaction.h"
-#include "ops/mlp.h"
+#include "ops/interactions/dot_interaction.h"
+#include "ops/layers/mlp.h"
+#include "ops/training/bce_loss.h"
+#include "ops/training/dense_optimizer.h"
 
 namespace {
 

@@ -22,7 +22,7 @@
 #include "embedding/tiers/tiered_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "store/host/host_store.h"
 #include "tests/embedding/device_tables.h"
 #include "tests/embedding/trainer.h"

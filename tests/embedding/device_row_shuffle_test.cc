@@ -13,7 +13,7 @@
 #include "base/philox.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
-#include "ops/gather.h"
+#include "ops/rows/gather.h"
 #include "tests/embedding/device_shuffle_test_util.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"

@@ -24,7 +24,7 @@
 #include "embedding/ranks/shard_map.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/row_init.h"
+#include "ops/rows/row_init.h"
 #include "tests/embedding/store_kinds.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"

@@ -26,7 +26,7 @@
 #include "embedding/rows/lookup_counters_impl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/row_init.h"
+#include "ops/rows/row_init.h"
 #include "tests/embedding/store_kinds.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"

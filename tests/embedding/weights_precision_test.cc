@@ -1,6 +1,6 @@
 // Tables whose rows keep their weights in 16 bits, beside others of 32.
 
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 #include <algorithm>
 #include <cmath>

@@ -17,7 +17,7 @@
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/portable_tables_reader.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "tests/support/test_util.h"
 
 // What the tests of chains of deltas share: the rows of a model, and that a chain leads to them.

@@ -18,7 +18,7 @@
 #include "models/saving/saved_model.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/training_state.h"
-#include "ops/processor_kind.h"
+#include "ops/products/processor_kind.h"
 #include "store/ssd/ssd_store.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"

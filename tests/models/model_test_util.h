@@ -21,8 +21,8 @@
 #include "models/zoo/layers/batch_norm_layer.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/layers/mlp_layer.h"
-#include "ops/bce_loss.h"
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
+#include "ops/training/bce_loss.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -24,7 +24,7 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths.h"
 #include "models/saving/training_state.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "store/host/host_store.h"
 #include "store/rocks/rocks_store.h"
 #include "store/ssd/ssd_store.h"

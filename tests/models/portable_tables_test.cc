@@ -12,7 +12,7 @@
 #include "models/data/npy.h"
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/portable_tables_writer.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "store/host/host_store.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"

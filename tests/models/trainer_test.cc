@@ -19,7 +19,7 @@
 #include "models/train/trainer_settings.h"
 #include "models/zoo/dlrm_model.h"
 #include "models/zoo/model_parts.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/failing_threads.h"
 #include "tests/support/mem_env.h"

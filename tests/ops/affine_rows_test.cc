@@ -1,4 +1,4 @@
-#include "ops/affine_rows.h"
+#include "ops/rows/affine_rows.h"
 
 #include <algorithm>
 #include <bit>

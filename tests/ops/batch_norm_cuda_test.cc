@@ -1,4 +1,4 @@
-#include "ops/batch_norm.h"
+#include "ops/layers/batch_norm.h"
 
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/bce_loss.h"
+#include "ops/training/bce_loss.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

@@ -1,4 +1,4 @@
-#include "ops/bce_loss.h"
+#include "ops/training/bce_loss.h"
 
 #include <cmath>
 #include <limits>

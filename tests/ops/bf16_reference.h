@@ -11,7 +11,7 @@
 
 #include "base/philox.h"
 #include "gtest/gtest.h"
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 #include "tests/ops/mlp_reference.h"
 
 // What MLPs with products of bf16 are held against, on every device.

@@ -4,10 +4,10 @@
 #include <limits>
 #include <vector>
 
-#include "ops/bf16_gemm_impl.h"
-#include "ops/cross_network.h"
-#include "ops/dense_precision.h"
-#include "ops/mlp.h"
+#include "ops/layers/cross_network.h"
+#include "ops/layers/mlp.h"
+#include "ops/products/bf16_gemm_impl.h"
+#include "ops/products/dense_precision.h"
 #include "tests/ops/bf16_reference.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/ops/mlp_reference.h"

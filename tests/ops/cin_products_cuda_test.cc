@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/cin_products.h"
+#include "ops/interactions/cin_products.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

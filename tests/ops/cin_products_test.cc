@@ -1,4 +1,4 @@
-#include "ops/cin_products.h"
+#include "ops/interactions/cin_products.h"
 
 #include <vector>
 

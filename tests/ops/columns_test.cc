@@ -1,4 +1,4 @@
-#include "ops/columns.h"
+#include "ops/layers/columns.h"
 
 #include <vector>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cross_network.h"
+#include "ops/layers/cross_network.h"
 #include "tests/ops/bf16_reference.h"
 #include "tests/ops/cross_reference.h"
 #include "tests/ops/dense_cuda_test_util.h"

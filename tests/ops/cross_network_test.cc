@@ -1,4 +1,4 @@
-#include "ops/cross_network.h"
+#include "ops/layers/cross_network.h"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/cross_network.h"
+#include "ops/layers/cross_network.h"
 #include "tests/ops/dense_test_util.h"
 
 // What cross networks are held against, on every device.

@@ -1,4 +1,4 @@
-#include "ops/crossing.h"
+#include "ops/layers/crossing.h"
 
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 

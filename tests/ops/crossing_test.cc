@@ -1,4 +1,4 @@
-#include "ops/crossing.h"
+#include "ops/layers/crossing.h"
 
 #include <vector>
 

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/cublaslt_impl.cuh"
+#include "ops/products/cublaslt_impl.cuh"
 
 namespace hotrow::internal {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/dense_optimizer.h"
+#include "ops/training/dense_optimizer.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

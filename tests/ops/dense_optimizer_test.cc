@@ -1,11 +1,11 @@
-#include "ops/dense_optimizer.h"
+#include "ops/training/dense_optimizer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "ops/dense_optimizer_impl.h"
+#include "ops/training/dense_optimizer_impl.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

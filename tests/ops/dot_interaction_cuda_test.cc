@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/dot_interaction.h"
+#include "ops/interactions/dot_interaction.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

@@ -1,10 +1,10 @@
-#include "ops/dot_interaction.h"
+#include "ops/interactions/dot_interaction.h"
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "ops/dot_interaction_impl.h"
+#include "ops/interactions/dot_interaction_impl.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/dropout.h"
+#include "ops/layers/dropout.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

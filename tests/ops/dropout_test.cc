@@ -1,10 +1,10 @@
-#include "ops/dropout.h"
+#include "ops/layers/dropout.h"
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "ops/dropout_impl.h"
+#include "ops/layers/dropout_impl.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

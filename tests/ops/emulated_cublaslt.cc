@@ -1,6 +1,6 @@
 // The cublasLt of the emulated GPU, which is linked, in place of the library that is looked for.
 
-#include "ops/cublaslt_impl.cuh"
+#include "ops/products/cublaslt_impl.cuh"
 
 namespace hotrow::internal {
 

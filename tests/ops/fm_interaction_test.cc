@@ -1,4 +1,4 @@
-#include "ops/fm_interaction.h"
+#include "ops/interactions/fm_interaction.h"
 
 #include <cmath>
 #include <vector>

@@ -9,9 +9,9 @@
 
 #include "base/cuda_handles.h"
 #include "base/philox.h"
-#include "ops/fused_sparse_update.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/fused_sparse_update.h"
+#include "ops/update/sparse_optimizer.h"
 #include "tests/ops/gradient_reference.h"
 #include "tests/ops/half_reference.h"
 #include "tests/ops/jagged_problem.h"

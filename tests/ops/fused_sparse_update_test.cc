@@ -1,4 +1,4 @@
-#include "ops/fused_sparse_update.h"
+#include "ops/update/fused_sparse_update.h"
 
 #include <cstdint>
 #include <functional>
@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/fused_sparse_update_impl.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/fused_sparse_update_impl.h"
 #include "tests/support/status_matchers.h"
 
 namespace hotrow {

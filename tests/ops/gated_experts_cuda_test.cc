@@ -1,4 +1,4 @@
-#include "ops/gated_experts.h"
+#include "ops/layers/gated_experts.h"
 
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 

@@ -1,4 +1,4 @@
-#include "ops/gated_experts.h"
+#include "ops/layers/gated_experts.h"
 
 #include <cmath>
 #include <limits>

@@ -3,7 +3,7 @@
 
 #include "base/device_memory.h"
 #include "base/philox.h"
-#include "ops/gather.h"
+#include "ops/rows/gather.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

@@ -1,9 +1,9 @@
-#include "ops/gather.h"
+#include "ops/rows/gather.h"
 
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/gather_impl.h"
+#include "ops/rows/gather_impl.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -1,4 +1,4 @@
-#include "ops/gemm_cuda_impl.h"
+#include "ops/products/gemm_cuda_impl.h"
 
 #include <vector>
 

@@ -10,9 +10,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/gemm_cuda_impl.h"
-#include "ops/mlp.h"
-#include "ops/unfused_products.h"
+#include "ops/layers/mlp.h"
+#include "ops/products/gemm_cuda_impl.h"
+#include "ops/products/unfused_products.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/ops/half_reference.h"

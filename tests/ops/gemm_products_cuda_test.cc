@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/gemm_cuda_impl.h"
+#include "ops/products/gemm_cuda_impl.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/ops/half_reference.h"

@@ -1,4 +1,4 @@
-#include "ops/gradient_norm.h"
+#include "ops/training/gradient_norm.h"
 
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 

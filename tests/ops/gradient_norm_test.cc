@@ -1,4 +1,4 @@
-#include "ops/gradient_norm.h"
+#include "ops/training/gradient_norm.h"
 
 #include <cmath>
 #include <limits>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/jagged.h"
-#include "ops/partition.h"
+#include "ops/keys/partition.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/support/test_util.h"
 
@@ -30,8 +30,9 @@ inline Order OrderOf(const JaggedProblem& p) {
   return order;
 }
 
-// What ops/gradient_segment_sum.h promises of a device, in floats: the lookups of a row in order;
-// from 512 on in runs of 256, the last one with what is left, then the sums of the runs in order.
+// What ops/update/gradient_segment_sum.h promises of a device, in floats: the lookups of a row in
+// order; from 512 on in runs of 256, the last one with what is left, then the sums of the runs in
+// order.
 inline std::vector<std::vector<float>> GradientsOfDevice(const JaggedProblem& p,
                                                          const Order& order) {
   struct Term {

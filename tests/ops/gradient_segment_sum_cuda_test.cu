@@ -6,7 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/cuda_handles.h"
-#include "ops/gradient_segment_sum.h"
+#include "ops/update/gradient_segment_sum.h"
 #include "tests/ops/gradient_reference.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/ops/jagged_problem_cuda.h"

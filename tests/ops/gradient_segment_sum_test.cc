@@ -1,14 +1,14 @@
-#include "ops/gradient_segment_sum.h"
+#include "ops/update/gradient_segment_sum.h"
 
 #include <cmath>
 #include <iterator>
 #include <vector>
 
 #include "base/buffer.h"
-#include "ops/gradient_segment_sum_impl.h"
-#include "ops/partition.h"
-#include "ops/pooled_lookup.h"
-#include "ops/row_tiles_impl.h"
+#include "ops/keys/partition.h"
+#include "ops/rows/pooled_lookup.h"
+#include "ops/rows/row_tiles_impl.h"
+#include "ops/update/gradient_segment_sum_impl.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 
 // Numbers of 16 bits by their definition, in double, where all of it is exact. The formulas share
 // nothing with the library but the random words.

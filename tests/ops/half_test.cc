@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/half_impl.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/weights_precision.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

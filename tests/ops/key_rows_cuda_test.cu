@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/key_rows.h"
+#include "ops/keys/key_rows.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

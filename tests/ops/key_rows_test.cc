@@ -1,4 +1,4 @@
-#include "ops/key_rows.h"
+#include "ops/keys/key_rows.h"
 
 #include <vector>
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/scan_impl.h"
+#include "ops/keys/scan_impl.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/linear_term.h"
+#include "ops/layers/linear_term.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

@@ -1,4 +1,4 @@
-#include "ops/linear_term.h"
+#include "ops/layers/linear_term.h"
 
 #include <vector>
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/loss_scale.h"
+#include "ops/training/loss_scale.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

@@ -1,4 +1,4 @@
-#include "ops/loss_scale.h"
+#include "ops/training/loss_scale.h"
 
 #include <limits>
 #include <vector>

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 #include "tests/ops/bf16_reference.h"
 #include "tests/ops/mlp_cuda_problem.cuh"
 #include "tests/support/gpu_test.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/mlp_reference.h"
 #include "tests/support/device_array.cuh"

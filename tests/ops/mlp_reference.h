@@ -9,7 +9,7 @@
 
 #include "base/philox.h"
 #include "gtest/gtest.h"
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 #include "tests/ops/dense_test_util.h"
 
 // An MLP in double, with a bound of how far a float computation in any order of sums may be from
@@ -70,7 +70,7 @@ inline MlpProblem RandomMlpProblem(const Mlp& mlp, MlpOptions options, int64_t b
   return p;
 }
 
-// 0 where dropped, 1 / (1 - rate) where kept, from the definition in ops/dropout.h.
+// 0 where dropped, 1 / (1 - rate) where kept, from the definition in ops/layers/dropout.h.
 inline double DropoutFactor(const MlpProblem& p, size_t layer, int64_t row, int64_t column) {
   const int64_t element = row * p.options.sizes[layer + 1] + column;
   const auto id = static_cast<uint32_t>(p.options.first_layer_id) + static_cast<uint32_t>(layer);

@@ -1,4 +1,4 @@
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 
 #include <sys/time.h>
 
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/column_sums_impl.h"
-#include "ops/mlp_impl.h"
+#include "ops/layers/mlp_impl.h"
+#include "ops/products/column_sums_impl.h"
 #include "ops/vec8_impl.h"
 #include "tests/ops/dense_network_passes.h"
 #include "tests/ops/dense_test_util.h"

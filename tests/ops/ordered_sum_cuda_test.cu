@@ -1,4 +1,4 @@
-#include "ops/ordered_sum.h"
+#include "ops/training/ordered_sum.h"
 
 #include <vector>
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/outer_product.h"
+#include "ops/interactions/outer_product.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/device_array.cuh"

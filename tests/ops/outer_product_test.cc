@@ -1,4 +1,4 @@
-#include "ops/outer_product.h"
+#include "ops/interactions/outer_product.h"
 
 #include <vector>
 

@@ -4,7 +4,7 @@
 
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "ops/owner_parts.h"
+#include "ops/keys/owner_parts.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

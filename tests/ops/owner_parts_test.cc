@@ -1,4 +1,4 @@
-#include "ops/owner_parts.h"
+#include "ops/keys/owner_parts.h"
 
 #include <cstdint>
 #include <vector>

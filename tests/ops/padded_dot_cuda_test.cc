@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/padded_dot.h"
+#include "ops/interactions/padded_dot.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/padded_dot_problem.h"
 #include "tests/support/device_array.cuh"

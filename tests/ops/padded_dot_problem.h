@@ -14,8 +14,8 @@
 
 #include "base/philox.h"
 #include "gtest/gtest.h"
-#include "ops/padded_dot.h"
-#include "ops/padded_dot_impl.h"
+#include "ops/interactions/padded_dot.h"
+#include "ops/interactions/padded_dot_impl.h"
 #include "tests/ops/dense_test_util.h"
 
 namespace hotrow::test {

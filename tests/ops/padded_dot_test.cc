@@ -1,11 +1,11 @@
-#include "ops/padded_dot.h"
+#include "ops/interactions/padded_dot.h"
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "ops/dot_interaction.h"
-#include "ops/padded_dot_impl.h"
+#include "ops/interactions/dot_interaction.h"
+#include "ops/interactions/padded_dot_impl.h"
 #include "tests/ops/padded_dot_problem.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

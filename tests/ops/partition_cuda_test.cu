@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/partition.h"
+#include "ops/keys/partition.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

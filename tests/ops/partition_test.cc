@@ -1,4 +1,4 @@
-#include "ops/partition.h"
+#include "ops/keys/partition.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,7 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/philox.h"
-#include "ops/partition_impl.h"
+#include "ops/keys/partition_impl.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

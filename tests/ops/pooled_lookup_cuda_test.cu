@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "base/cuda_handles.h"
-#include "ops/pooled_lookup.h"
-#include "ops/pooled_lookup_impl.h"
+#include "ops/rows/pooled_lookup.h"
+#include "ops/rows/pooled_lookup_impl.h"
 #include "tests/ops/half_reference.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/ops/jagged_problem_cuda.h"

@@ -1,4 +1,4 @@
-#include "ops/pooled_lookup.h"
+#include "ops/rows/pooled_lookup.h"
 
 #include <cmath>
 #include <cstring>

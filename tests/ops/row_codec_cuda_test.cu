@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/row_codec.h"
+#include "ops/rows/row_codec.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

@@ -1,4 +1,4 @@
-#include "ops/row_codec.h"
+#include "ops/rows/row_codec.h"
 
 #include <algorithm>
 #include <bit>
@@ -15,9 +15,9 @@
 
 #include "base/philox.h"
 #include "base/thread_pool.h"
-#include "ops/partition.h"
-#include "ops/row_codec_convert_impl.h"
-#include "ops/row_codec_impl.h"
+#include "ops/keys/partition.h"
+#include "ops/rows/row_codec_convert_impl.h"
+#include "ops/rows/row_codec_impl.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

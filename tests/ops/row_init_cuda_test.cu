@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/row_init.h"
+#include "ops/rows/row_init.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

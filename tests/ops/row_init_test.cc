@@ -1,4 +1,4 @@
-#include "ops/row_init.h"
+#include "ops/rows/row_init.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "ops/row_init_impl.h"
+#include "ops/rows/row_init_impl.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -1,4 +1,4 @@
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 
 #include "gtest/gtest.h"
 

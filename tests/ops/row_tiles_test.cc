@@ -1,4 +1,4 @@
-#include "ops/row_tiles_impl.h"
+#include "ops/rows/row_tiles_impl.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "ops/scan_impl.cuh"
+#include "ops/keys/scan_impl.cuh"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

@@ -8,8 +8,8 @@
 
 #include "base/cuda_handles.h"
 #include "base/philox.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/sparse_optimizer.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"

@@ -1,4 +1,4 @@
-#include "ops/sparse_optimizer.h"
+#include "ops/update/sparse_optimizer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 
 #include "base/buffer.h"
 #include "base/philox.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer_impl.h"
-#include "ops/step_history.h"
-#include "ops/step_history_impl.h"
+#include "ops/rows/row_layout.h"
+#include "ops/update/sparse_optimizer_impl.h"
+#include "ops/update/step_history.h"
+#include "ops/update/step_history_impl.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/split_slots.h"
+#include "ops/keys/split_slots.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

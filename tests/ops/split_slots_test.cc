@@ -1,4 +1,4 @@
-#include "ops/split_slots.h"
+#include "ops/keys/split_slots.h"
 
 #include <vector>
 

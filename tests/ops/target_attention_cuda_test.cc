@@ -1,4 +1,4 @@
-#include "ops/target_attention.h"
+#include "ops/layers/target_attention.h"
 
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 

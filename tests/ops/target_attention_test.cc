@@ -1,4 +1,4 @@
-#include "ops/target_attention.h"
+#include "ops/layers/target_attention.h"
 
 #include <vector>
 

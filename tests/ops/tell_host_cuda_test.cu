@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/device_flag.h"
-#include "ops/tell_host.h"
+#include "ops/keys/tell_host.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

@@ -1,4 +1,4 @@
-#include "ops/tell_host.h"
+#include "ops/keys/tell_host.h"
 
 #include <chrono>
 #include <numeric>

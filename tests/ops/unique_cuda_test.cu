@@ -5,7 +5,7 @@
 
 #include "base/buffer.h"
 #include "base/philox.h"
-#include "ops/unique.h"
+#include "ops/keys/unique.h"
 #include "tests/ops/cuda_op_test.cuh"
 
 namespace hotrow {

@@ -1,4 +1,4 @@
-#include "ops/unique.h"
+#include "ops/keys/unique.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 
 #include "base/buffer.h"
 #include "base/philox.h"
-#include "ops/unique_cpu_impl.h"
-#include "ops/unique_impl.h"
+#include "ops/keys/unique_cpu_impl.h"
+#include "ops/keys/unique_impl.h"
 #include "tests/support/colliding_keys.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

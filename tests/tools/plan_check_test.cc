@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/plan/plan.h"

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "models/data/zipf.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "tools/plan/tier_bytes.h"
 
 namespace hotrow {

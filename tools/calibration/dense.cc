@@ -4,8 +4,8 @@
 
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "ops/dot_interaction.h"
-#include "ops/mlp.h"
+#include "ops/interactions/dot_interaction.h"
+#include "ops/layers/mlp.h"
 #include "tools/calibration/measure.h"
 #include "tools/plan/workload.h"
 

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "models/json/json_text.h"
 #include "models/train/report.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "tools/plan/plan.h"
 #include "tools/plan/tier_bytes.h"
 

@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "embedding/row_score.h"
-#include "ops/row_layout.h"
-#include "ops/sparse_optimizer.h"
-#include "ops/weights_precision.h"
+#include "ops/rows/row_layout.h"
+#include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer.h"
 #include "store/store_facts.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/popularity.h"

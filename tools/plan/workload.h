@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/row_layout.h"
+#include "ops/rows/row_layout.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/plan_spec.h"
 #include "tools/plan/popularity.h"

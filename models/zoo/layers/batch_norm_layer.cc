@@ -7,8 +7,8 @@
 #include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
-#include "ops/columns.h"
-#include "ops/dropout.h"
+#include "ops/layers/columns.h"
+#include "ops/layers/dropout.h"
 
 namespace hotrow {
 

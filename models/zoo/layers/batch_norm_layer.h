@@ -12,7 +12,7 @@
 #include "base/device_memory.h"
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
-#include "ops/batch_norm.h"
+#include "ops/layers/batch_norm.h"
 
 namespace hotrow {
 
@@ -26,8 +26,8 @@ namespace hotrow {
 // Parameters: gamma [H], which start as ones, beta [H], zeros; untrained: the running mean [H],
 //             zeros, and variance [H], ones.
 // Bits:       sums over the batch are double, block by block of kBlockRows samples, then over the
-//             slices (ops/batch_norm.h). So a batch gives the same bits on any pool, and on any
-//             number of ranks the same but for the rounding of these sums.
+//             slices (ops/layers/batch_norm.h). So a batch gives the same bits on any pool, and on
+//             any number of ranks the same but for the rounding of these sums.
 // Slices:     sums over them are the host's: on a GPU a pass with LayerForward::sum_over_slices
 //             waits for the stream, twice a step. A batch that is whole waits for nothing.
 class BatchNormLayer : public Layer {

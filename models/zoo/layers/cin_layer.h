@@ -13,8 +13,8 @@
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
-#include "ops/cin_products.h"
-#include "ops/mlp.h"
+#include "ops/interactions/cin_products.h"
+#include "ops/layers/mlp.h"
 
 namespace hotrow {
 
@@ -25,12 +25,13 @@ namespace hotrow {
 // The output is the sum over d of every row of every X_k, k > 0: [B, H_1 + ... + H_L].
 //
 // The products of layer k are a matrix of B D rows and H_{k-1} F columns, which is kept for the way
-// back, and W_k a map of it: a linear Mlp; the rest is ops/cin_products.h. Memory grows with B D F
-// (F + H_1 + ...). It works on the CPU or a GPU. The maps multiply in fp32 on both, with any
-// precision of the model's other products, since what one layer rounds is a factor in the next.
+// back, and W_k a map of it: a linear Mlp; the rest is ops/interactions/cin_products.h. Memory
+// grows with B D F (F + H_1 + ...). It works on the CPU or a GPU. The maps multiply in fp32 on
+// both, with any precision of the model's other products, since what one layer rounds is a factor
+// in the next.
 //
-// Parameters: W_k row-major [H_k, H_{k-1} F] and b_k of each layer, as ops/mlp.h lays them out and
-// draws them.
+// Parameters: W_k row-major [H_k, H_{k-1} F] and b_k of each layer, as ops/layers/mlp.h lays them
+// out and draws them.
 class CinLayer : public Layer {
  public:
   struct Options {

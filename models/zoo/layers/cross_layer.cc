@@ -9,7 +9,7 @@
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mixture_layer.h"
 #include "models/zoo/layers/mlp_layer.h"
-#include "ops/crossing.h"
+#include "ops/layers/crossing.h"
 
 namespace hotrow {
 namespace {

@@ -11,7 +11,7 @@
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/layers/network_layer.h"
-#include "ops/cross_network.h"
+#include "ops/layers/cross_network.h"
 
 namespace hotrow {
 

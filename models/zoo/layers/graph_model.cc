@@ -11,7 +11,7 @@
 #include "models/zoo/layers/graph_plan_impl.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/model_parts.h"
-#include "ops/columns.h"
+#include "ops/layers/columns.h"
 
 namespace hotrow {
 

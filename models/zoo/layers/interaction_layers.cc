@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/onnx/onnx_graph.h"
-#include "ops/dot_interaction.h"
-#include "ops/fm_interaction.h"
-#include "ops/outer_product.h"
-#include "ops/padded_dot.h"
+#include "ops/interactions/dot_interaction.h"
+#include "ops/interactions/fm_interaction.h"
+#include "ops/interactions/outer_product.h"
+#include "ops/interactions/padded_dot.h"
 
 namespace hotrow {
 namespace {
@@ -163,7 +163,7 @@ class TensorDotLayer : public DotInteractionLayer {
 };
 
 // Whether that layer takes them: where products of matrices are rounded at least as much as it
-// rounds its factors, and the shape is one of tensor cores (ops/padded_dot.h).
+// rounds its factors, and the shape is one of tensor cores (ops/interactions/padded_dot.h).
 bool TakesTensorCores(const ModelGraph& graph, int32_t vectors, int32_t dim) {
   return graph.ctx().device != Device::kCpu && graph.options().precision != DensePrecision::kFp32 &&
          vectors <= 64 && dim <= 512 && dim % 16 == 0;

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "models/zoo/ctr_model.h"
-#include "ops/columns.h"
+#include "ops/layers/columns.h"
 
 namespace hotrow {
 
@@ -36,7 +36,7 @@ struct TensorView {
 
   // Whether a sample's columns follow each other, so that the view is a matrix.
   bool packed() const { return shape.fields == 1 || field_stride == shape.dim; }
-  // The view for ops/columns.h; T: float, or const float.
+  // The view for ops/layers/columns.h; T: float, or const float.
   template <typename T>
   Columns<T> columns() const {
     return {.data = data,

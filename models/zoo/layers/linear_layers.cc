@@ -7,8 +7,8 @@
 #include "base/device_memory.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
-#include "ops/columns.h"
-#include "ops/linear_term.h"
+#include "ops/layers/columns.h"
+#include "ops/layers/linear_term.h"
 
 namespace hotrow {
 namespace {

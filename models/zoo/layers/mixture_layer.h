@@ -13,8 +13,8 @@
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
-#include "ops/gated_experts.h"
-#include "ops/mlp.h"
+#include "ops/layers/gated_experts.h"
+#include "ops/layers/mlp.h"
 
 namespace hotrow {
 
@@ -29,8 +29,8 @@ GraphValue AddMixture(ModelGraph& graph, std::string_view name, GraphValue gate,
 //   gate [B, E], x [B, E R] -> [B, E R], of expert e: share_e ReLU(C_e x_e + c_e)
 // with the shares of AddMixture. A linear map behind it mixes the experts.
 //
-// Parameters: C_e row-major [R, R] and c_e of each expert, as ops/mlp.h lays them out and draws
-// them.
+// Parameters: C_e row-major [R, R] and c_e of each expert, as ops/layers/mlp.h lays them out and
+// draws them.
 class GatedMapsLayer : public Layer {
  public:
   struct Options {

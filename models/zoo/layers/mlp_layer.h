@@ -13,7 +13,7 @@
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/layers/network_layer.h"
 #include "models/zoo/model_options.h"
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 
 namespace hotrow {
 

@@ -15,7 +15,7 @@
 #include "models/zoo/layers/graph_node.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/model_options.h"
-#include "ops/dense_precision.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mlp_layer.h"
-#include "ops/target_attention.h"
+#include "ops/layers/target_attention.h"
 
 namespace hotrow {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
-#include "ops/mlp.h"
+#include "ops/layers/mlp.h"
 
 // Parts that read the rows of features which are not pooled. `sequence` is a position in
 // ModelGraphOptions::unpooled_features; a row has D = table_columns numbers.
@@ -30,7 +30,7 @@ GraphValue AddSequenceSum(ModelGraph& graph, std::string_view name, int32_t sequ
 // Rows of all samples go through the MLP as one batch, as many as there are, without padding. A
 // sample without rows gives zeros.
 //
-// Parameters: those of the MLP, as ops/mlp.h lays them out.
+// Parameters: those of the MLP, as ops/layers/mlp.h lays them out.
 class TargetAttentionLayer : public Layer {
  public:
   struct Options {
