@@ -43,17 +43,17 @@ void Add(const float* x, int64_t n, float* y) {
   });
 }
 
-class CrossCpu : public CrossEngine {
+class CrossCpu : public DenseEngine {
  public:
   CrossCpu(const CrossShape& shape, DensePrecision precision)
       : shape_(shape), precision_(precision) {}
   absl::Status Init();
 
-  absl::Status Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                             const CrossNetwork::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                                  const CrossNetwork::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -85,30 +85,26 @@ class CrossCpu : public CrossEngine {
   ConstMatrix Input(size_t l) const {
     return l == 0 ? pass_.x : ConstMatrix(layers_[l - 1].outputs.data(), shape_.stride);
   }
-  Matrix OutputOf(size_t l, const CrossNetwork::ForwardArgs& args) {
+  Matrix OutputOf(size_t l, const DenseForward& args) {
     return l == shape_.last_layer() ? Matrix{args.y, args.y_stride}
                                     : Matrix{layers_[l].outputs.data(), shape_.stride};
   }
   Matrix Crossings(Layer& layer) const { return {layer.crossings.data(), shape_.stride}; }
 
-  absl::Status ForwardRows(const CrossNetwork::ForwardArgs& args, bool transposed, int64_t begin,
-                           int64_t end);
+  absl::Status ForwardRows(const DenseForward& args, bool transposed, int64_t begin, int64_t end);
   // Rows of t = W_l x_l, and of d(loss)/d(x_l) += W_l^T dt if adds_dy. Bf16: the same.
-  absl::Status Multiply(const CrossNetwork::ForwardArgs& args, size_t l, bool transposed,
-                        int64_t begin, int64_t end);
-  absl::Status MultiplyBf16(const CrossNetwork::ForwardArgs& args, size_t l, int64_t begin,
+  absl::Status Multiply(const DenseForward& args, size_t l, bool transposed, int64_t begin,
+                        int64_t end);
+  absl::Status MultiplyBf16(const DenseForward& args, size_t l, int64_t begin, int64_t end);
+  absl::Status MultiplyBack(const DenseBackward& args, size_t l, bool adds_dy, int64_t begin,
                             int64_t end);
-  absl::Status MultiplyBack(const CrossNetwork::BackwardArgs& args, size_t l, bool adds_dy,
-                            int64_t begin, int64_t end);
-  absl::Status MultiplyBackBf16(const CrossNetwork::BackwardArgs& args, size_t l, bool adds_dy,
-                                int64_t begin, int64_t end);
-  void PrepareWeights(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args,
-                      bool transposed);
-  void ForwardVectorRows(const CrossNetwork::ForwardArgs& args, int64_t begin, int64_t end);
-  absl::Status BackwardRows(const CrossNetwork::BackwardArgs& args, int64_t begin, int64_t end);
-  void BackwardVectorRows(const CrossNetwork::BackwardArgs& args, int64_t begin, int64_t end);
-  absl::Status WeightGradientBlock(const CrossNetwork::BackwardArgs& args,
-                                   const WeightBlock& block);
+  absl::Status MultiplyBackBf16(const DenseBackward& args, size_t l, bool adds_dy, int64_t begin,
+                                int64_t end);
+  void PrepareWeights(const ExecContext& ctx, const DenseForward& args, bool transposed);
+  void ForwardVectorRows(const DenseForward& args, int64_t begin, int64_t end);
+  absl::Status BackwardRows(const DenseBackward& args, int64_t begin, int64_t end);
+  void BackwardVectorRows(const DenseBackward& args, int64_t begin, int64_t end);
+  absl::Status WeightGradientBlock(const DenseBackward& args, const WeightBlock& block);
   void SumChunks(const HostBuffer<float>& sums, float* gradient) const;
   void FinishGradients(float* parameter_gradients) const;
 
@@ -178,8 +174,7 @@ absl::Status CrossCpu::InitLayer(Layer* layer) {
   return rows(shape_.stride, &layer->outputs);
 }
 
-void CrossCpu::PrepareWeights(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args,
-                              bool transposed) {
+void CrossCpu::PrepareWeights(const ExecContext& ctx, const DenseForward& args, bool transposed) {
   for (Layer& layer : layers_) {
     const float* const weights = args.parameters + layer.weight_offset;
     const float* const u = args.parameters + layer.u_offset;
@@ -195,8 +190,7 @@ void CrossCpu::PrepareWeights(const ExecContext& ctx, const CrossNetwork::Forwar
   }
 }
 
-void CrossCpu::ForwardVectorRows(const CrossNetwork::ForwardArgs& args, int64_t begin,
-                                 int64_t end) {
+void CrossCpu::ForwardVectorRows(const DenseForward& args, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const float* const x0 = pass_.x.row(r);
     for (size_t l = 0; l < layers_.size(); ++l) {
@@ -214,8 +208,8 @@ void CrossCpu::ForwardVectorRows(const CrossNetwork::ForwardArgs& args, int64_t 
   }
 }
 
-absl::Status CrossCpu::Multiply(const CrossNetwork::ForwardArgs& args, size_t l, bool transposed,
-                                int64_t begin, int64_t end) {
+absl::Status CrossCpu::Multiply(const DenseForward& args, size_t l, bool transposed, int64_t begin,
+                                int64_t end) {
   Layer& layer = layers_[l];
   const Matrix t = Crossings(layer);
   const float* const weights = args.parameters + layer.weight_offset;
@@ -225,7 +219,7 @@ absl::Status CrossCpu::Multiply(const CrossNetwork::ForwardArgs& args, size_t l,
   return layer.second.Forward(h, args.parameters + layer.u_offset, transposed, begin, end, t);
 }
 
-absl::Status CrossCpu::MultiplyBf16(const CrossNetwork::ForwardArgs& args, size_t l, int64_t begin,
+absl::Status CrossCpu::MultiplyBf16(const DenseForward& args, size_t l, int64_t begin,
                                     int64_t end) {
   Layer& layer = layers_[l];
   const ConstMatrix x = Input(l);
@@ -257,8 +251,8 @@ absl::Status CrossCpu::MultiplyBf16(const CrossNetwork::ForwardArgs& args, size_
   return absl::OkStatus();
 }
 
-absl::Status CrossCpu::ForwardRows(const CrossNetwork::ForwardArgs& args, bool transposed,
-                                   int64_t begin, int64_t end) {
+absl::Status CrossCpu::ForwardRows(const DenseForward& args, bool transposed, int64_t begin,
+                                   int64_t end) {
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     const ConstMatrix x = Input(l);
@@ -285,8 +279,7 @@ absl::Status CrossCpu::ForwardRows(const CrossNetwork::ForwardArgs& args, bool t
 
 // With g = d(loss)/d(x_{l+1}) and s = x_l . w: ds = g . x_0, dw += ds x_l, db += g,
 // dx_0 += s g, and d(loss)/d(x_l) = g + ds w. g lives in dy.
-void CrossCpu::BackwardVectorRows(const CrossNetwork::BackwardArgs& args, int64_t begin,
-                                  int64_t end) {
+void CrossCpu::BackwardVectorRows(const DenseBackward& args, int64_t begin, int64_t end) {
   const int64_t chunk = begin / kGemmChunkRows * shape_.stride;
   for (Layer& layer : layers_) {
     std::fill_n(layer.bias_sums.data() + chunk, shape_.width, 0.0f);
@@ -309,7 +302,7 @@ void CrossCpu::BackwardVectorRows(const CrossNetwork::BackwardArgs& args, int64_
   }
 }
 
-absl::Status CrossCpu::MultiplyBack(const CrossNetwork::BackwardArgs& args, size_t l, bool adds_dy,
+absl::Status CrossCpu::MultiplyBack(const DenseBackward& args, size_t l, bool adds_dy,
                                     int64_t begin, int64_t end) {
   Layer& layer = layers_[l];
   const Matrix dt = Crossings(layer);
@@ -326,8 +319,8 @@ absl::Status CrossCpu::MultiplyBack(const CrossNetwork::BackwardArgs& args, size
   return layer.first.InputGradient(dh, weights, begin, end, /*add=*/true, dy);
 }
 
-absl::Status CrossCpu::MultiplyBackBf16(const CrossNetwork::BackwardArgs& args, size_t l,
-                                        bool adds_dy, int64_t begin, int64_t end) {
+absl::Status CrossCpu::MultiplyBackBf16(const DenseBackward& args, size_t l, bool adds_dy,
+                                        int64_t begin, int64_t end) {
   Layer& layer = layers_[l];
   const Matrix dt = Crossings(layer);
   const int64_t columns = layer.bf16_first.in_padded();
@@ -358,8 +351,7 @@ absl::Status CrossCpu::MultiplyBackBf16(const CrossNetwork::BackwardArgs& args, 
 
 // With g = d(loss)/d(x_{l+1}) and t = W x_l + b: dx_0 += g o t, dt = g o x_0, db += dt, and
 // d(loss)/d(x_l) = g + W^T dt. g lives in dy; dt takes the place of t.
-absl::Status CrossCpu::BackwardRows(const CrossNetwork::BackwardArgs& args, int64_t begin,
-                                    int64_t end) {
+absl::Status CrossCpu::BackwardRows(const DenseBackward& args, int64_t begin, int64_t end) {
   const Matrix dy{args.dy, args.dy_stride};
   const Matrix dx{args.dx, args.dx_stride};
   const bool wants_dx = args.dx != nullptr;
@@ -393,8 +385,7 @@ absl::Status CrossCpu::BackwardRows(const CrossNetwork::BackwardArgs& args, int6
   return absl::OkStatus();
 }
 
-absl::Status CrossCpu::WeightGradientBlock(const CrossNetwork::BackwardArgs& args,
-                                           const WeightBlock& block) {
+absl::Status CrossCpu::WeightGradientBlock(const DenseBackward& args, const WeightBlock& block) {
   const size_t l = block.linear / linears_per_layer();
   Layer& layer = layers_[l];
   const Matrix dt = Crossings(layer);
@@ -444,7 +435,7 @@ void CrossCpu::FinishGradients(float* parameter_gradients) const {
   }
 }
 
-absl::Status CrossCpu::Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) {
+absl::Status CrossCpu::Forward(const ExecContext& ctx, const DenseForward& args) {
   pass_ = {.x = {args.x, args.x_stride}, .batch_size = args.batch_size};
   const bool transposed = args.batch_size >= kTransposeMinRows;
   if (args.batch_size > 0 && !is_vector()) PrepareWeights(ctx, args, transposed);
@@ -457,9 +448,8 @@ absl::Status CrossCpu::Forward(const ExecContext& ctx, const CrossNetwork::Forwa
   return error.ToStatus();
 }
 
-absl::Status CrossCpu::BackwardInput(const ExecContext& ctx,
-                                     const CrossNetwork::ForwardArgs& forward,
-                                     const CrossNetwork::BackwardArgs& args) {
+absl::Status CrossCpu::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                     const DenseBackward& args) {
   pass_ = {.x = {forward.x, forward.x_stride}, .batch_size = forward.batch_size};
   FirstError error;
   ParallelFor(ctx.pool, pass_.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
@@ -470,17 +460,11 @@ absl::Status CrossCpu::BackwardInput(const ExecContext& ctx,
   return error.ToStatus();
 }
 
-absl::Status CrossCpu::BackwardParameters(const ExecContext& ctx,
-                                          const CrossNetwork::ForwardArgs& forward,
-                                          const CrossNetwork::BackwardArgs& args) {
+absl::Status CrossCpu::BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                          const DenseBackward& args) {
   pass_ = {.x = {forward.x, forward.x_stride}, .batch_size = forward.batch_size};
-  const bool empty = pass_.batch_size == 0;
-  if (empty) {
-    std::fill_n(args.parameter_gradients, shape_.num_parameters, 0.0f);
-  } else {
-    FinishGradients(args.parameter_gradients);
-  }
-  if (empty || is_vector()) {
+  FinishGradients(args.parameter_gradients);
+  if (is_vector()) {
     for (size_t l = layers_.size(); l-- > 0;) {
       HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
     }
@@ -514,7 +498,7 @@ int64_t CrossCpu::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossCpu(const CrossShape& shape,
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossCpu(const CrossShape& shape,
                                                          DensePrecision precision) {
   auto engine = std::make_unique<CrossCpu>(shape, precision);
   HOTROW_RETURN_IF_ERROR(engine->Init());

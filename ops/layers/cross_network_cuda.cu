@@ -86,16 +86,16 @@ __global__ void CrossGradKernel(ConstMatrix g, ConstMatrix x0, Matrix t, int64_t
   }
 }
 
-class CrossMatrixCuda : public CrossEngine {
+class CrossMatrixCuda : public DenseEngine {
  public:
   explicit CrossMatrixCuda(const CrossShape& shape) : shape_(shape) {}
   absl::Status Init(DensePrecision precision, CudaStream stream);
 
-  absl::Status Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                             const CrossNetwork::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                                  const CrossNetwork::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -107,7 +107,7 @@ class CrossMatrixCuda : public CrossEngine {
     DeviceBuffer<float> bias_sums;  // of the gradient of b, one row for each chunk
   };
 
-  ConstMatrix Input(size_t l, const CrossNetwork::ForwardArgs& args) {
+  ConstMatrix Input(size_t l, const DenseForward& args) {
     return l == 0 ? ConstMatrix(args.x, args.x_stride)
                   : Matrix{layers_[l - 1].outputs.data(), shape_.stride};
   }
@@ -127,8 +127,8 @@ class CrossMatrixCuda : public CrossEngine {
   absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
     return gemm_->Run(stream, product);
   }
-  absl::Status LayerGradient(CudaStream beside, size_t l, const CrossNetwork::ForwardArgs& forward,
-                             const CrossNetwork::BackwardArgs& args);
+  absl::Status LayerGradient(CudaStream beside, size_t l, const DenseForward& forward,
+                             const DenseBackward& args);
 
   const CrossShape shape_;
   std::vector<Layer> layers_;
@@ -168,8 +168,7 @@ absl::Status CrossMatrixCuda::Init(DensePrecision precision, CudaStream stream) 
   return absl::OkStatus();
 }
 
-absl::Status CrossMatrixCuda::Forward(const ExecContext& ctx,
-                                      const CrossNetwork::ForwardArgs& args) {
+absl::Status CrossMatrixCuda::Forward(const ExecContext& ctx, const DenseForward& args) {
   const int64_t rows = args.batch_size;
   const int64_t width = shape_.width;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
@@ -205,9 +204,8 @@ absl::Status CrossMatrixCuda::Forward(const ExecContext& ctx,
 
 // dy is d(loss)/d(x_{l+1}), then of x_l, which is that + W^T dt: products add to it. That of x_0
 // goes to dx, which has collected the rest by then.
-absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
-                                            const CrossNetwork::ForwardArgs& forward,
-                                            const CrossNetwork::BackwardArgs& args) {
+absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                            const DenseBackward& args) {
   const int64_t rows = forward.batch_size;
   const int64_t width = shape_.width;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
@@ -247,8 +245,8 @@ absl::Status CrossMatrixCuda::BackwardInput(const ExecContext& ctx,
 }
 
 absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
-                                            const CrossNetwork::ForwardArgs& forward,
-                                            const CrossNetwork::BackwardArgs& args) {
+                                            const DenseForward& forward,
+                                            const DenseBackward& args) {
   const int64_t rows = forward.batch_size;
   const int64_t width = shape_.width;
   const int64_t rank = shape_.rank;
@@ -264,11 +262,7 @@ absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
     HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(WithRooms(
         LinearWeightGradient(rows, width, rank, HiddenGradient(layer), Input(l, forward), dw),
         RoomOfInput(l), shape_.rank_stride, 0)));
-    if (du > dw + width * rank) {
-      HOTROW_CUDA_RETURN_IF_ERROR(
-          cudaMemsetAsync(dw + width * rank, 0,
-                          static_cast<size_t>(du - (dw + width * rank)) * sizeof(float), beside));
-    }
+    HOTROW_RETURN_IF_ERROR(ZeroFloatsCuda(beside, dw + width * rank, du - (dw + width * rank)));
     weights_end = du + width * rank;
   } else {
     HOTROW_RETURN_IF_ERROR(gemm_->RunBeside(
@@ -286,16 +280,10 @@ absl::Status CrossMatrixCuda::LayerGradient(CudaStream beside, size_t l,
 }
 
 absl::Status CrossMatrixCuda::BackwardParameters(const ExecContext& ctx,
-                                                 const CrossNetwork::ForwardArgs& forward,
-                                                 const CrossNetwork::BackwardArgs& args) {
-  const int64_t rows = forward.batch_size;
-  if (rows == 0) {
-    HOTROW_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(args.parameter_gradients, 0,
-                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
-  }
+                                                 const DenseForward& forward,
+                                                 const DenseBackward& args) {
   for (size_t l = layers_.size(); l-- > 0;) {
-    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
     HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
@@ -312,7 +300,7 @@ int64_t CrossMatrixCuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixCuda(const CrossShape& shape,
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossMatrixCuda(const CrossShape& shape,
                                                                 DensePrecision precision,
                                                                 CudaStream stream) {
   auto engine = std::make_unique<CrossMatrixCuda>(shape);

@@ -65,7 +65,7 @@ __global__ void CrossPairsGradKernel(ConstMatrix g, ConstMatrix x0, Pairs t, int
   });
 }
 
-class CrossMatrixHalfCuda : public CrossEngine {
+class CrossMatrixHalfCuda : public DenseEngine {
  public:
   CrossMatrixHalfCuda(const CrossShape& shape, HalfFormat format)
       : shape_(shape),
@@ -77,11 +77,11 @@ class CrossMatrixHalfCuda : public CrossEngine {
         padded_rank_(PaddedLine(shape.rank)) {}
   absl::Status Init(CudaStream stream);
 
-  absl::Status Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                             const CrossNetwork::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                                  const CrossNetwork::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -98,8 +98,7 @@ class CrossMatrixHalfCuda : public CrossEngine {
   absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
     return gemm_->Run(stream, product);
   }
-  absl::Status LayerGradient(CudaStream beside, size_t l, int64_t rows,
-                             const CrossNetwork::BackwardArgs& args);
+  absl::Status LayerGradient(CudaStream beside, size_t l, int64_t rows, const DenseBackward& args);
 
   Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) const {
     return internal::PairsOf(buffer, stride, format_);
@@ -167,8 +166,7 @@ void CrossMatrixHalfCuda::PackWeights(const float* parameters, Layer& layer) {
                     .to = PairsOf(layer.u, h_stride_)});
 }
 
-absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx,
-                                          const CrossNetwork::ForwardArgs& args) {
+absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx, const DenseForward& args) {
   const int64_t rows = args.batch_size;
   const int64_t width = shape_.width;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
@@ -219,9 +217,8 @@ absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx,
 
 // dy is d(loss)/d(x_{l+1}), then of x_l, which is that + W^T dt: products add to it. That of x_0
 // goes to dx, which has collected the rest by then.
-absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
-                                                const CrossNetwork::ForwardArgs& forward,
-                                                const CrossNetwork::BackwardArgs& args) {
+absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                                const DenseBackward& args) {
   const int64_t rows = forward.batch_size;
   const int64_t width = shape_.width;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
@@ -269,7 +266,7 @@ absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
 }
 
 absl::Status CrossMatrixHalfCuda::LayerGradient(CudaStream beside, size_t l, int64_t rows,
-                                                const CrossNetwork::BackwardArgs& args) {
+                                                const DenseBackward& args) {
   Layer& layer = layers_[l];
   const int64_t width = shape_.width;
   // The map with the bias: W, or U.
@@ -311,25 +308,14 @@ absl::Status CrossMatrixHalfCuda::LayerGradient(CudaStream beside, size_t l, int
                                            .ldc = width,
                                            .a_room = in_stride_,
                                            .b_room = h_stride_}));
-  const int64_t padding = layer.u_offset - layer.weight_offset - size;
-  if (padding > 0) {
-    HOTROW_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(dv + size, 0, static_cast<size_t>(padding) * sizeof(float), beside));
-  }
-  return absl::OkStatus();
+  return ZeroFloatsCuda(beside, dv + size, layer.u_offset - layer.weight_offset - size);
 }
 
 absl::Status CrossMatrixHalfCuda::BackwardParameters(const ExecContext& ctx,
-                                                     const CrossNetwork::ForwardArgs& forward,
-                                                     const CrossNetwork::BackwardArgs& args) {
-  const int64_t rows = forward.batch_size;
-  if (rows == 0) {
-    HOTROW_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(args.parameter_gradients, 0,
-                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
-  }
+                                                     const DenseForward& forward,
+                                                     const DenseBackward& args) {
   for (size_t l = layers_.size(); l-- > 0;) {
-    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
     HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
@@ -346,7 +332,7 @@ int64_t CrossMatrixHalfCuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixHalfCuda(const CrossShape& shape,
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossMatrixHalfCuda(const CrossShape& shape,
                                                                     DensePrecision precision,
                                                                     CudaStream stream) {
   auto engine = std::make_unique<CrossMatrixHalfCuda>(shape, HalfFormatOf(precision));

@@ -253,21 +253,21 @@ __global__ void CrossVectorParametersKernel(Net net, const float* sums, int64_t 
   }
 }
 
-class CrossVectorCuda : public CrossEngine {
+class CrossVectorCuda : public DenseEngine {
  public:
   explicit CrossVectorCuda(const CrossShape& shape) : shape_(shape) {}
   absl::Status Init(CudaStream stream);
 
-  absl::Status Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                             const CrossNetwork::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
-                                  const CrossNetwork::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
   int64_t num_layers() const { return static_cast<int64_t>(shape_.layers.size()); }
-  Net NetOf(const CrossNetwork::ForwardArgs& args, const float* parameters);
+  Net NetOf(const DenseForward& args, const float* parameters);
   static unsigned BlocksOfRows(int64_t rows) {
     return GridBlocks(rows, kThreadsPerBlock / kWarpThreads);
   }
@@ -297,7 +297,7 @@ absl::Status CrossVectorCuda::Init(CudaStream stream) {
   return take(layers, &d_);
 }
 
-Net CrossVectorCuda::NetOf(const CrossNetwork::ForwardArgs& args, const float* parameters) {
+Net CrossVectorCuda::NetOf(const DenseForward& args, const float* parameters) {
   return {.width = shape_.width,
           .layers = num_layers(),
           .stride = shape_.stride,
@@ -310,8 +310,7 @@ Net CrossVectorCuda::NetOf(const CrossNetwork::ForwardArgs& args, const float* p
           .factors = factors_.data()};
 }
 
-absl::Status CrossVectorCuda::Forward(const ExecContext& ctx,
-                                      const CrossNetwork::ForwardArgs& args) {
+absl::Status CrossVectorCuda::Forward(const ExecContext& ctx, const DenseForward& args) {
   if (args.batch_size == 0) return absl::OkStatus();
   const Net net = NetOf(args, args.parameters);
   BiasSumsKernel<<<GridBlocks(net.layers + 1, 1), kThreadsPerBlock, 0, ctx.stream>>>(net);
@@ -321,9 +320,8 @@ absl::Status CrossVectorCuda::Forward(const ExecContext& ctx,
   return LastLaunch(kName);
 }
 
-absl::Status CrossVectorCuda::BackwardInput(const ExecContext& ctx,
-                                            const CrossNetwork::ForwardArgs& forward,
-                                            const CrossNetwork::BackwardArgs& args) {
+absl::Status CrossVectorCuda::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                            const DenseBackward& args) {
   if (forward.batch_size == 0) return absl::OkStatus();
   const Net net = NetOf(forward, args.parameters);
   const ConstMatrix dy(args.dy, args.dy_stride);
@@ -338,23 +336,17 @@ absl::Status CrossVectorCuda::BackwardInput(const ExecContext& ctx,
 }
 
 absl::Status CrossVectorCuda::BackwardParameters(const ExecContext& ctx,
-                                                 const CrossNetwork::ForwardArgs& forward,
-                                                 const CrossNetwork::BackwardArgs& args) {
-  if (forward.batch_size == 0) {
-    HOTROW_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(args.parameter_gradients, 0,
-                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
-  } else {
-    const Net net = NetOf(forward, args.parameters);
-    const int64_t chunks = CeilDiv(net.rows, kChunkRows);
-    SumsOfDKernel<<<BlocksOfRows(net.layers), kThreadsPerBlock, 0, ctx.stream>>>(
-        sums_of_d_.data(), chunks, net.layers, d_.data());
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
-    CrossVectorParametersKernel<<<GridBlocks(net.stride, kColumns), kColumns * kGroups, 0,
-                                  ctx.stream>>>(net, sums_.data(), chunks, d_.data(),
-                                                args.parameter_gradients);
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
-  }
+                                                 const DenseForward& forward,
+                                                 const DenseBackward& args) {
+  const Net net = NetOf(forward, args.parameters);
+  const int64_t chunks = CeilDiv(net.rows, kChunkRows);
+  SumsOfDKernel<<<BlocksOfRows(net.layers), kThreadsPerBlock, 0, ctx.stream>>>(
+      sums_of_d_.data(), chunks, net.layers, d_.data());
+  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  CrossVectorParametersKernel<<<GridBlocks(net.stride, kColumns), kColumns * kGroups, 0,
+                                ctx.stream>>>(net, sums_.data(), chunks, d_.data(),
+                                              args.parameter_gradients);
+  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
   for (size_t l = shape_.layers.size(); l-- > 0;) {
     HOTROW_RETURN_IF_ERROR(LayerReady(shape_.layers[l], args));
   }
@@ -372,7 +364,7 @@ int64_t CrossVectorCuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossVectorCuda(const CrossShape& shape,
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossVectorCuda(const CrossShape& shape,
                                                                 CudaStream stream) {
   auto engine = std::make_unique<CrossVectorCuda>(shape);
   HOTROW_RETURN_IF_ERROR(engine->Init(stream));

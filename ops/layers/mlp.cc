@@ -17,7 +17,6 @@
 
 namespace hotrow {
 
-using internal::CheckMatrix;
 using internal::kFloatsPerLine;
 
 absl::Status MlpOptions::Validate() const {
@@ -51,26 +50,23 @@ namespace internal {
 
 MlpShape ShapeOf(const MlpOptions& options) {
   MlpShape shape = {.max_batch_size = options.max_batch_size, .seed = options.seed};
+  int64_t end = 0;  // of the layers so far
   shape.layers.resize(options.sizes.size() - 1);
   for (size_t l = 0; l < shape.layers.size(); ++l) {
     MlpLayer& layer = shape.layers[l];
     layer.in = options.sizes[l];
     layer.out = options.sizes[l + 1];
     layer.out_stride = RoundUp(layer.out, kFloatsPerLine);
-    layer.weight_offset = shape.num_parameters;
+    layer.weight_offset = end;
     layer.bias_offset = layer.weight_offset + RoundUp(layer.in * layer.out, kFloatsPerLine);
     layer.end = layer.bias_offset + layer.out_stride;
     layer.last = l + 1 == shape.layers.size();
     layer.relu = !layer.last || options.relu_on_output;
     layer.dropout = layer.last ? 0 : options.dropout;
     layer.id = static_cast<uint32_t>(options.first_layer_id) + static_cast<uint32_t>(l);
-    shape.num_parameters = layer.end;
+    end = layer.end;
   }
   return shape;
-}
-
-absl::Status LayerReady(const MlpLayer& layer, const Mlp::BackwardArgs& args) {
-  return args.gradients_ready(layer.weight_offset, layer.end);
 }
 
 void FinishBiasGradients(const MlpShape& shape, std::span<const BiasSums> sums, int64_t batch_size,
@@ -90,61 +86,21 @@ void FinishBiasGradients(const MlpShape& shape, std::span<const BiasSums> sums, 
   }
 }
 
-absl::Status EmptyBatchGradients(const MlpShape& shape, const Mlp::BackwardArgs& args) {
-  std::fill_n(args.parameter_gradients, shape.num_parameters, 0.0f);
-  for (size_t l = shape.layers.size(); args.gradients_ready != nullptr && l-- > 0;) {
-    HOTROW_RETURN_IF_ERROR(LayerReady(shape.layers[l], args));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace internal
 
 struct Mlp::Impl {
-  // What Backward needs to know of the last Forward.
-  struct LastForward {
-    bool training = false;
-    ForwardArgs args;
-    bool inputs_done = false;  // by BackwardInput; BackwardParameters can follow
-  };
-
-  absl::Status CheckDevice(const ExecContext& ctx) const;
-  absl::Status CheckBackward(const ExecContext& ctx, const BackwardArgs& args) const;
-
   MlpOptions options;
   internal::MlpShape shape;
-  Device device = Device::kCpu;
-  std::unique_ptr<internal::MlpEngine> engine;
-  LastForward last;
 };
 
-absl::Status Mlp::Impl::CheckDevice(const ExecContext& ctx) const {
-  if (ctx.device == device) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("Mlp: made for device ", std::string(DeviceName(device)),
-                   ", called with a context of ", std::string(DeviceName(ctx.device))));
-}
-
-absl::Status Mlp::Impl::CheckBackward(const ExecContext& ctx, const BackwardArgs& args) const {
-  HOTROW_RETURN_IF_ERROR(CheckDevice(ctx));
-  if (!last.training) {
-    return absl::FailedPreconditionError(
-        "Mlp: Backward needs a Forward with training = true right before");
-  }
-  if (args.parameter_gradients == nullptr) {
-    return internal::NullField("Mlp", "parameter_gradients");
-  }
-  if (last.args.batch_size == 0) return absl::OkStatus();
-  if (args.parameters == nullptr) {
-    return internal::NullField("Mlp", "parameters");
-  }
-  HOTROW_RETURN_IF_ERROR(
-      CheckMatrix("Mlp", "dy", args.dy, args.dy_stride, shape.layers.back().out));
-  if (args.dx == nullptr) return absl::OkStatus();
-  return CheckMatrix("Mlp", "dx", args.dx, args.dx_stride, shape.layers.front().in);
-}
-
-Mlp::Mlp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Mlp::Mlp(std::unique_ptr<Impl> impl, Device device, std::unique_ptr<internal::DenseEngine> engine)
+    : DenseNetwork({.name = "Mlp",
+                    .input_columns = impl->options.sizes.front(),
+                    .output_columns = impl->options.sizes.back(),
+                    .max_batch_size = impl->options.max_batch_size,
+                    .layers = {impl->shape.layers.begin(), impl->shape.layers.end()}},
+                   device, std::move(engine)),
+      impl_(std::move(impl)) {}
 Mlp::~Mlp() = default;
 
 absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
@@ -153,33 +109,32 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->shape = internal::ShapeOf(options);
-  impl->device = ctx.device;
+  std::unique_ptr<internal::DenseEngine> engine;
   HOTROW_RETURN_IF_ERROR(internal::Dispatch(
       ctx,
       [&]() -> absl::Status {
         HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
         if (options.precision == DensePrecision::kBf16) {
-          HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpBf16(impl->shape));
+          HOTROW_ASSIGN_OR_RETURN(engine, internal::NewMlpBf16(impl->shape));
           return absl::OkStatus();
         }
-        HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpCpu(impl->shape));
+        HOTROW_ASSIGN_OR_RETURN(engine, internal::NewMlpCpu(impl->shape));
         return absl::OkStatus();
       },
       [&](auto stream) -> absl::Status {
         if (HasHalfFactors(options.precision)) {
-          HOTROW_ASSIGN_OR_RETURN(impl->engine,
+          HOTROW_ASSIGN_OR_RETURN(engine,
                                   internal::NewMlpHalfCuda(impl->shape, options.precision, stream));
           return absl::OkStatus();
         }
-        HOTROW_ASSIGN_OR_RETURN(impl->engine,
+        HOTROW_ASSIGN_OR_RETURN(engine,
                                 internal::NewMlpCuda(impl->shape, options.precision, stream));
         return absl::OkStatus();
       }));
-  return std::unique_ptr<Mlp>(new Mlp(std::move(impl)));
+  return std::unique_ptr<Mlp>(new Mlp(std::move(impl), ctx.device, std::move(engine)));
 }
 
 int32_t Mlp::num_layers() const { return static_cast<int32_t>(impl_->shape.layers.size()); }
-int64_t Mlp::num_parameters() const { return impl_->shape.num_parameters; }
 int64_t Mlp::weight_offset(int32_t layer) const {
   return impl_->shape.layers.at(static_cast<size_t>(layer)).weight_offset;
 }
@@ -191,7 +146,7 @@ int32_t Mlp::input_size() const { return impl_->options.sizes.front(); }
 int32_t Mlp::output_size() const { return impl_->options.sizes.back(); }
 
 void Mlp::InitParameters(uint64_t seed, std::span<float> parameters) const {
-  HOTROW_CHECK(static_cast<int64_t>(parameters.size()) == impl_->shape.num_parameters);
+  HOTROW_CHECK(static_cast<int64_t>(parameters.size()) == num_parameters());
   std::fill(parameters.begin(), parameters.end(), 0.0f);
   for (const internal::MlpLayer& layer : impl_->shape.layers) {
     const int64_t weights = layer.in * layer.out;
@@ -206,56 +161,5 @@ void Mlp::InitParameters(uint64_t seed, std::span<float> parameters) const {
                           block(layer.bias_offset, layer.out));
   }
 }
-
-absl::Status Mlp::Forward(const ExecContext& ctx, const ForwardArgs& args) {
-  Impl& impl = *impl_;
-  impl.last = {};  // an error below leaves nothing for Backward
-  HOTROW_RETURN_IF_ERROR(impl.CheckDevice(ctx));
-  if (args.batch_size < 0 || args.batch_size > impl.options.max_batch_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Mlp: batch_size must be in [0, max_batch_size = ", impl.options.max_batch_size, "], got ",
-        args.batch_size));
-  }
-  if (args.first_row < 0) {
-    return internal::InvalidField("Mlp", "first_row", "must be >= 0", args.first_row);
-  }
-  if (args.batch_size > 0) {
-    if (args.parameters == nullptr) {
-      return internal::NullField("Mlp", "parameters");
-    }
-    HOTROW_RETURN_IF_ERROR(CheckMatrix("Mlp", "x", args.x, args.x_stride, input_size()));
-    HOTROW_RETURN_IF_ERROR(CheckMatrix("Mlp", "y", args.y, args.y_stride, output_size()));
-  }
-  HOTROW_RETURN_IF_ERROR(impl.engine->Forward(ctx, args));
-  impl.last = {.training = args.training, .args = args};
-  return absl::OkStatus();
-}
-
-absl::Status Mlp::Backward(const ExecContext& ctx, const BackwardArgs& args) {
-  HOTROW_RETURN_IF_ERROR(BackwardInput(ctx, args));
-  return BackwardParameters(ctx, args);
-}
-
-absl::Status Mlp::BackwardInput(const ExecContext& ctx, const BackwardArgs& args) {
-  Impl& impl = *impl_;
-  HOTROW_RETURN_IF_ERROR(impl.CheckBackward(ctx, args));
-  impl.last.inputs_done = false;
-  HOTROW_RETURN_IF_ERROR(impl.engine->BackwardInput(ctx, impl.last.args, args));
-  impl.last.inputs_done = true;
-  return absl::OkStatus();
-}
-
-absl::Status Mlp::BackwardParameters(const ExecContext& ctx, const BackwardArgs& args) {
-  Impl& impl = *impl_;
-  HOTROW_RETURN_IF_ERROR(impl.CheckBackward(ctx, args));
-  if (!impl.last.inputs_done) {
-    return absl::FailedPreconditionError(
-        "Mlp: BackwardParameters needs a BackwardInput right before");
-  }
-  impl.last.inputs_done = false;
-  return impl.engine->BackwardParameters(ctx, impl.last.args, args);
-}
-
-int64_t Mlp::activation_bytes() const { return impl_->engine->bytes(); }
 
 }  // namespace hotrow

@@ -18,16 +18,16 @@ namespace {
 
 using Lease = Bf16Products::Lease;
 
-class MlpBf16 : public MlpEngine {
+class MlpBf16 : public DenseEngine {
  public:
   explicit MlpBf16(const MlpShape& shape) : shape_(shape) {}
   absl::Status Init();
 
-  absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                             const Mlp::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                  const Mlp::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -37,12 +37,12 @@ class MlpBf16 : public MlpEngine {
     HostBuffer<float> bias_sums;  // column sums of the gradients of z_l, one row for each chunk
   };
 
-  absl::Status ForwardRows(const Mlp::ForwardArgs& args, int64_t begin, int64_t end,
+  absl::Status ForwardRows(const DenseForward& args, int64_t begin, int64_t end,
                            Bf16Scratch* scratch);
-  absl::Status BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::BackwardArgs& args,
-                            int64_t begin, int64_t end, Bf16Scratch* scratch);
+  absl::Status BackwardRows(const DenseForward& forward, const DenseBackward& args, int64_t begin,
+                            int64_t end, Bf16Scratch* scratch);
   // Dropout of a chunk of a layer's output, or of its gradient, as floats.
-  void Drop(const Layer& layer, const Mlp::ForwardArgs& args, int64_t begin, int64_t end,
+  void Drop(const Layer& layer, const DenseForward& args, int64_t begin, int64_t end,
             float* chunk) const;
 
   const MlpShape shape_;
@@ -74,7 +74,7 @@ absl::Status MlpBf16::Init() {
   return absl::OkStatus();
 }
 
-void MlpBf16::Drop(const Layer& layer, const Mlp::ForwardArgs& args, int64_t begin, int64_t end,
+void MlpBf16::Drop(const Layer& layer, const DenseForward& args, int64_t begin, int64_t end,
                    float* chunk) const {
   DropoutArgs dropout = MlpDropout(shape_, layer, args, {chunk, layer.linear.out_padded()});
   dropout.first_row += begin;
@@ -82,7 +82,7 @@ void MlpBf16::Drop(const Layer& layer, const Mlp::ForwardArgs& args, int64_t beg
   DropoutRowsCpu(dropout, 0, dropout.rows);
 }
 
-absl::Status MlpBf16::ForwardRows(const Mlp::ForwardArgs& args, int64_t begin, int64_t end,
+absl::Status MlpBf16::ForwardRows(const DenseForward& args, int64_t begin, int64_t end,
                                   Bf16Scratch* scratch) {
   // In training the gradients of weights read whole chunks. Rows behind the batch are those of an
   // input of zeros; their gradients are zero.
@@ -122,7 +122,7 @@ absl::Status MlpBf16::ForwardRows(const Mlp::ForwardArgs& args, int64_t begin, i
   return absl::OkStatus();
 }
 
-absl::Status MlpBf16::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+absl::Status MlpBf16::Forward(const ExecContext& ctx, const DenseForward& args) {
   if (args.batch_size == 0) return absl::OkStatus();
   for (Layer& layer : layers_) {
     layer.linear.Prepare(ctx.pool, args.parameters + layer.weight_offset,
@@ -137,7 +137,7 @@ absl::Status MlpBf16::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& ar
   return error.ToStatus();
 }
 
-absl::Status MlpBf16::BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::BackwardArgs& args,
+absl::Status MlpBf16::BackwardRows(const DenseForward& forward, const DenseBackward& args,
                                    int64_t begin, int64_t end, Bf16Scratch* scratch) {
   Bf16* dy = nullptr;
   Bf16* dx = nullptr;
@@ -173,8 +173,8 @@ absl::Status MlpBf16::BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::B
   return absl::OkStatus();
 }
 
-absl::Status MlpBf16::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                    const Mlp::BackwardArgs& args) {
+absl::Status MlpBf16::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                    const DenseBackward& args) {
   FirstError error;
   ParallelFor(ctx.pool, forward.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
     const ProductScope scope;
@@ -184,9 +184,8 @@ absl::Status MlpBf16::BackwardInput(const ExecContext& ctx, const Mlp::ForwardAr
   return error.ToStatus();
 }
 
-absl::Status MlpBf16::BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                         const Mlp::BackwardArgs& args) {
-  if (forward.batch_size == 0) return EmptyBatchGradients(shape_, args);
+absl::Status MlpBf16::BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                         const DenseBackward& args) {
   std::function<absl::Status(size_t)> ready;
   if (args.gradients_ready != nullptr) {
     ready = [&](size_t l) { return LayerReady(layers_[l], args); };
@@ -217,7 +216,7 @@ int64_t MlpBf16::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16(const MlpShape& shape) {
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpBf16(const MlpShape& shape) {
   auto engine = std::make_unique<MlpBf16>(shape);
   HOTROW_RETURN_IF_ERROR(engine->Init());
   return engine;

@@ -56,16 +56,16 @@ void MaskAndSumColumns(const ConstMatrix& y, const Matrix& dy, int64_t begin, in
   }
 }
 
-class MlpCpu : public MlpEngine {
+class MlpCpu : public DenseEngine {
  public:
   explicit MlpCpu(const MlpShape& shape) : shape_(shape) {}
   absl::Status Init();
 
-  absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                             const Mlp::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                  const Mlp::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -76,24 +76,23 @@ class MlpCpu : public MlpEngine {
     HostBuffer<float> bias_sums;  // column sums of the gradients of z_l, one row for each chunk
   };
 
-  ConstMatrix Input(size_t l, const Mlp::ForwardArgs& args) const {
+  ConstMatrix Input(size_t l, const DenseForward& args) const {
     return l == 0 ? ConstMatrix(args.x, args.x_stride)
                   : ConstMatrix(layers_[l - 1].outputs.data(), layers_[l - 1].out_stride);
   }
   // Where layer l writes its output, or finds its gradient.
-  static Matrix OutputOf(Layer& layer, const Mlp::ForwardArgs& args) {
+  static Matrix OutputOf(Layer& layer, const DenseForward& args) {
     return layer.last ? Matrix{args.y, args.y_stride}
                       : Matrix{layer.outputs.data(), layer.out_stride};
   }
-  static Matrix GradientOf(Layer& layer, const Mlp::BackwardArgs& args) {
+  static Matrix GradientOf(Layer& layer, const DenseBackward& args) {
     return layer.last ? Matrix{args.dy, args.dy_stride}
                       : Matrix{layer.gradients.data(), layer.out_stride};
   }
 
-  absl::Status ForwardRows(const Mlp::ForwardArgs& args, bool transposed, int64_t begin,
-                           int64_t end);
-  absl::Status BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::BackwardArgs& args,
-                            int64_t begin, int64_t end);
+  absl::Status ForwardRows(const DenseForward& args, bool transposed, int64_t begin, int64_t end);
+  absl::Status BackwardRows(const DenseForward& forward, const DenseBackward& args, int64_t begin,
+                            int64_t end);
 
   const MlpShape shape_;
   std::vector<Layer> layers_;
@@ -124,7 +123,7 @@ absl::Status MlpCpu::Init() {
   return absl::OkStatus();
 }
 
-absl::Status MlpCpu::ForwardRows(const Mlp::ForwardArgs& args, bool transposed, int64_t begin,
+absl::Status MlpCpu::ForwardRows(const DenseForward& args, bool transposed, int64_t begin,
                                  int64_t end) {
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
@@ -150,7 +149,7 @@ absl::Status MlpCpu::ForwardRows(const Mlp::ForwardArgs& args, bool transposed, 
   return absl::OkStatus();
 }
 
-absl::Status MlpCpu::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+absl::Status MlpCpu::Forward(const ExecContext& ctx, const DenseForward& args) {
   const bool transposed = args.batch_size >= kTransposeMinRows;
   if (transposed) {
     for (Layer& layer : layers_) {
@@ -165,7 +164,7 @@ absl::Status MlpCpu::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& arg
   return error.ToStatus();
 }
 
-absl::Status MlpCpu::BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::BackwardArgs& args,
+absl::Status MlpCpu::BackwardRows(const DenseForward& forward, const DenseBackward& args,
                                   int64_t begin, int64_t end) {
   for (size_t l = layers_.size(); l-- > 0;) {
     Layer& layer = layers_[l];
@@ -186,8 +185,8 @@ absl::Status MlpCpu::BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::Ba
   return absl::OkStatus();
 }
 
-absl::Status MlpCpu::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                   const Mlp::BackwardArgs& args) {
+absl::Status MlpCpu::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                   const DenseBackward& args) {
   FirstError error;
   ParallelFor(ctx.pool, forward.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
     const ProductScope scope;
@@ -196,9 +195,8 @@ absl::Status MlpCpu::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArg
   return error.ToStatus();
 }
 
-absl::Status MlpCpu::BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                        const Mlp::BackwardArgs& args) {
-  if (forward.batch_size == 0) return EmptyBatchGradients(shape_, args);
+absl::Status MlpCpu::BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                        const DenseBackward& args) {
   std::function<absl::Status(size_t)> ready;
   if (args.gradients_ready != nullptr) {
     ready = [&](size_t l) { return LayerReady(layers_[l], args); };
@@ -228,7 +226,7 @@ int64_t MlpCpu::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCpu(const MlpShape& shape) {
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCpu(const MlpShape& shape) {
   auto engine = std::make_unique<MlpCpu>(shape);
   HOTROW_RETURN_IF_ERROR(engine->Init());
   return engine;

@@ -41,16 +41,16 @@ __global__ void SumRowsKernel(ConstMatrix dy, int64_t rows, int64_t columns, Mat
   }
 }
 
-class MlpCuda : public MlpEngine {
+class MlpCuda : public DenseEngine {
  public:
   explicit MlpCuda(const MlpShape& shape) : shape_(shape) {}
   absl::Status Init(DensePrecision precision, CudaStream stream);
 
-  absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                             const Mlp::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                  const Mlp::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -62,18 +62,18 @@ class MlpCuda : public MlpEngine {
   };
 
   Matrix Kept(Layer& layer) const { return {layer.outputs.data(), layer.out_stride}; }
-  ConstMatrix Input(size_t l, const Mlp::ForwardArgs& args) {
+  ConstMatrix Input(size_t l, const DenseForward& args) {
     return l == 0 ? ConstMatrix(args.x, args.x_stride) : Kept(layers_[l - 1]);
   }
-  Matrix OutputOf(Layer& layer, const Mlp::ForwardArgs& args) const {
+  Matrix OutputOf(Layer& layer, const DenseForward& args) const {
     return layer.last ? Matrix{args.y, args.y_stride} : Kept(layer);
   }
-  static Matrix GradientOf(Layer& layer, const Mlp::BackwardArgs& args) {
+  static Matrix GradientOf(Layer& layer, const DenseBackward& args) {
     return layer.last ? Matrix{args.dy, args.dy_stride}
                       : Matrix{layer.gradients.data(), layer.out_stride};
   }
-  absl::Status LayerGradient(CudaStream beside, size_t l, const Mlp::ForwardArgs& forward,
-                             const Mlp::BackwardArgs& args);
+  absl::Status LayerGradient(CudaStream beside, size_t l, const DenseForward& forward,
+                             const DenseBackward& args);
 
   const MlpShape shape_;
   std::vector<Layer> layers_;
@@ -107,7 +107,7 @@ absl::Status MlpCuda::Init(DensePrecision precision, CudaStream stream) {
   return absl::OkStatus();
 }
 
-absl::Status MlpCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+absl::Status MlpCuda::Forward(const ExecContext& ctx, const DenseForward& args) {
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (args.batch_size == 0) return absl::OkStatus();
   for (size_t l = 0; l < layers_.size(); ++l) {
@@ -130,8 +130,8 @@ absl::Status MlpCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& ar
   return absl::OkStatus();
 }
 
-absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                    const Mlp::BackwardArgs& args) {
+absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                    const DenseBackward& args) {
   const int64_t rows = forward.batch_size;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
@@ -172,8 +172,8 @@ absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardAr
   return absl::OkStatus();
 }
 
-absl::Status MlpCuda::LayerGradient(CudaStream beside, size_t l, const Mlp::ForwardArgs& forward,
-                                    const Mlp::BackwardArgs& args) {
+absl::Status MlpCuda::LayerGradient(CudaStream beside, size_t l, const DenseForward& forward,
+                                    const DenseBackward& args) {
   const int64_t rows = forward.batch_size;
   Layer& layer = layers_[l];
   const Matrix dy = GradientOf(layer, args);
@@ -197,17 +197,11 @@ absl::Status MlpCuda::LayerGradient(CudaStream beside, size_t l, const Mlp::Forw
                                 .num_zeros = layer.bias_offset - layer.weight_offset - weights});
 }
 
-absl::Status MlpCuda::BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                         const Mlp::BackwardArgs& args) {
-  const int64_t rows = forward.batch_size;
-  if (rows == 0) {
-    HOTROW_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(args.parameter_gradients, 0,
-                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
-  }
+absl::Status MlpCuda::BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                         const DenseBackward& args) {
   for (size_t l = layers_.size(); l-- > 0;) {
-    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
-    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
+    HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
 }
@@ -223,8 +217,9 @@ int64_t MlpCuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape,
-                                                      DensePrecision precision, CudaStream stream) {
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCuda(const MlpShape& shape,
+                                                        DensePrecision precision,
+                                                        CudaStream stream) {
   auto engine = std::make_unique<MlpCuda>(shape);
   HOTROW_RETURN_IF_ERROR(engine->Init(precision, stream));
   return engine;

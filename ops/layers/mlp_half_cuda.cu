@@ -68,16 +68,16 @@ __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs d
   }
 }
 
-class MlpHalfCuda : public MlpEngine {
+class MlpHalfCuda : public DenseEngine {
  public:
   MlpHalfCuda(const MlpShape& shape, HalfFormat format) : shape_(shape), format_(format) {}
   absl::Status Init(CudaStream stream);
 
-  absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
-  absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                             const Mlp::BackwardArgs& args) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                  const Mlp::BackwardArgs& args) override;
+  absl::Status Forward(const ExecContext& ctx, const DenseForward& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                             const DenseBackward& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                  const DenseBackward& args) override;
   int64_t bytes() const override;
 
  private:
@@ -92,7 +92,7 @@ class MlpHalfCuda : public MlpEngine {
     DeviceBuffer<uint32_t> kept;       // ReLU's output of the last layer [B, grad_stride]
   };
 
-  absl::Status Drop(CudaStream stream, const Layer& layer, const Mlp::ForwardArgs& forward,
+  absl::Status Drop(CudaStream stream, const Layer& layer, const DenseForward& forward,
                     const Pairs& data) const;
   absl::Status WeightGradient(CudaStream beside, Layer& layer, int64_t rows, float* gradients);
 
@@ -141,8 +141,8 @@ absl::Status MlpHalfCuda::Init(CudaStream stream) {
   return absl::OkStatus();
 }
 
-absl::Status MlpHalfCuda::Drop(CudaStream stream, const Layer& layer,
-                               const Mlp::ForwardArgs& forward, const Pairs& data) const {
+absl::Status MlpHalfCuda::Drop(CudaStream stream, const Layer& layer, const DenseForward& forward,
+                               const Pairs& data) const {
   const DropoutArgs dropout = MlpDropout(shape_, layer, forward, {});
   const int64_t groups = DropoutEndGroup(dropout) - DropoutFirstGroup(dropout);
   DropoutPairsKernel<<<GridBlocks(groups, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
@@ -150,7 +150,7 @@ absl::Status MlpHalfCuda::Drop(CudaStream stream, const Layer& layer,
   return LastLaunch(kName);
 }
 
-absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const DenseForward& args) {
   const int64_t rows = args.batch_size;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
@@ -204,8 +204,8 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
   return absl::OkStatus();
 }
 
-absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                        const Mlp::BackwardArgs& args) {
+absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                        const DenseBackward& args) {
   const int64_t rows = forward.batch_size;
   HOTROW_RETURN_IF_ERROR(beside_.AwaitAll());
   if (rows == 0) return absl::OkStatus();
@@ -279,18 +279,11 @@ absl::Status MlpHalfCuda::WeightGradient(CudaStream beside, Layer& layer, int64_
                                      .biases_end = layer.out_stride});
 }
 
-absl::Status MlpHalfCuda::BackwardParameters(const ExecContext& ctx,
-                                             const Mlp::ForwardArgs& forward,
-                                             const Mlp::BackwardArgs& args) {
-  const int64_t rows = forward.batch_size;
-  if (rows == 0) {
-    HOTROW_CUDA_RETURN_IF_ERROR(
-        cudaMemsetAsync(args.parameter_gradients, 0,
-                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
-  }
+absl::Status MlpHalfCuda::BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                             const DenseBackward& args) {
   for (size_t l = layers_.size(); l-- > 0;) {
-    if (rows > 0) HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
-    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
+    HOTROW_RETURN_IF_ERROR(beside_.Await(ctx.stream, l));
+    HOTROW_RETURN_IF_ERROR(LayerReady(layers_[l], args));
   }
   return absl::OkStatus();
 }
@@ -306,9 +299,9 @@ int64_t MlpHalfCuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpHalfCuda(const MlpShape& shape,
-                                                          DensePrecision precision,
-                                                          CudaStream stream) {
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpHalfCuda(const MlpShape& shape,
+                                                            DensePrecision precision,
+                                                            CudaStream stream) {
   auto engine = std::make_unique<MlpHalfCuda>(shape, HalfFormatOf(precision));
   HOTROW_RETURN_IF_ERROR(engine->Init(stream));
   return engine;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/macros.h"
+#include "ops/layers/dense_network_impl.h"
 #include "ops/layers/dropout.h"
 #include "ops/layers/mlp.h"
 #include "ops/products/gemm_impl.h"
@@ -17,13 +18,10 @@ namespace hotrow::internal {
 
 // Layer l reads its input x_l [B, in] and writes z_l = x_l W^T + b, then ReLU and dropout: y_l
 // [B, out].
-struct MlpLayer {
+struct MlpLayer : LayerParameters {
   int64_t in = 0;
   int64_t out = 0;
   int64_t out_stride = 0;  // out, rounded up to whole cache lines
-  int64_t weight_offset = 0;
-  int64_t bias_offset = 0;
-  int64_t end = 0;  // of the layer's parameters, padding included
   bool relu = false;
   bool last = false;
   float dropout = 0;  // in training
@@ -32,7 +30,6 @@ struct MlpLayer {
 
 struct MlpShape {
   std::vector<MlpLayer> layers;
-  int64_t num_parameters = 0;
   int64_t max_batch_size = 0;
   uint64_t seed = 0;  // of dropout
 };
@@ -40,7 +37,7 @@ MlpShape ShapeOf(const MlpOptions& options);
 
 // Dropout of a layer's output, or of its gradient, in the pass of these args.
 inline DropoutArgs MlpDropout(const MlpShape& shape, const MlpLayer& layer,
-                              const Mlp::ForwardArgs& args, const Matrix& data) {
+                              const DenseForward& args, const Matrix& data) {
   return {.data = data.data,
           .rows = args.batch_size,
           .columns = layer.out,
@@ -60,31 +57,17 @@ HOTROW_HOST_DEVICE inline float ReluGrad(float y, float gradient) {
   return y <= 0 ? 0.0f : gradient;
 }
 
-// The memory and the passes of an Mlp on one device. Arguments have been checked, and the order of
-// calls too: `forward` is what the last Forward, in training, was given. A batch may be empty.
-class MlpEngine {
- public:
-  virtual ~MlpEngine() = default;
-  virtual absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) = 0;
-  virtual absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                     const Mlp::BackwardArgs& args) = 0;
-  virtual absl::Status BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
-                                          const Mlp::BackwardArgs& args) = 0;
-  virtual int64_t bytes() const = 0;
-};
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCpu(const MlpShape& shape);
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCpu(const MlpShape& shape);
 // Products of bf16, on the CPU.
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16(const MlpShape& shape);
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpBf16(const MlpShape& shape);
 // kFp32 or kTf32.
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape,
-                                                      DensePrecision precision, CudaStream stream);
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCuda(const MlpShape& shape,
+                                                        DensePrecision precision,
+                                                        CudaStream stream);
 // kBf16 or kFp16, on a GPU.
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpHalfCuda(const MlpShape& shape,
-                                                          DensePrecision precision,
-                                                          CudaStream stream);
-
-// args.gradients_ready for a layer, which must be there.
-absl::Status LayerReady(const MlpLayer& layer, const Mlp::BackwardArgs& args);
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpHalfCuda(const MlpShape& shape,
+                                                            DensePrecision precision,
+                                                            CudaStream stream);
 
 // --- what the engines of the CPU share ---
 
@@ -96,9 +79,6 @@ struct BiasSums {  // of one layer: a row for each chunk
 };
 void FinishBiasGradients(const MlpShape& shape, std::span<const BiasSums> sums, int64_t batch_size,
                          float* parameter_gradients);
-
-// Zeros for all gradients of an empty batch, and its reports.
-absl::Status EmptyBatchGradients(const MlpShape& shape, const Mlp::BackwardArgs& args);
 
 }  // namespace hotrow::internal
 

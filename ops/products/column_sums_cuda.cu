@@ -1,4 +1,8 @@
+#include <cstddef>
+
+#include "base/cuda_status.h"
 #include "base/math.h"
+#include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
 #include "ops/products/column_sums_impl.h"
 
@@ -38,6 +42,13 @@ absl::Status SumChunksCuda(CudaStream stream, const SumChunksArgs& args) {
   SumChunksKernel<<<GridBlocks(args.padded_columns, kSumColumns), kSumColumns * kSumGroups, 0,
                     stream>>>(args);
   return LastLaunch("SumChunks");
+}
+
+absl::Status ZeroFloatsCuda(CudaStream stream, float* numbers, int64_t count) {
+  if (count == 0) return absl::OkStatus();
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaMemsetAsync(numbers, 0, static_cast<size_t>(count) * sizeof(float), stream));
+  return absl::OkStatus();
 }
 
 }  // namespace hotrow::internal

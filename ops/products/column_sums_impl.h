@@ -39,6 +39,9 @@ struct SumChunksArgs {
 };
 absl::Status SumChunksCuda(CudaStream stream, const SumChunksArgs& args);
 
+// numbers[0, count) = 0.
+absl::Status ZeroFloatsCuda(CudaStream stream, float* numbers, int64_t count);
+
 }  // namespace hotrow::internal
 
 #endif  // HOTROW_OPS_PRODUCTS_COLUMN_SUMS_IMPL_H_

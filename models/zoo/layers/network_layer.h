@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
+#include "ops/layers/dense_network.h"
 
 namespace hotrow {
 
-// A network of ops/ (Mlp, CrossNetwork) as a part of a graph: matrices in, matrices out. Such a
-// network has parameters in one flat array, a Forward, and a Backward in two halves.
+// A DenseNetwork as a part of a graph: matrices in, matrices out.
 template <typename Network>
 class NetworkLayer : public Layer {
  public:
@@ -25,19 +25,16 @@ class NetworkLayer : public Layer {
     network_->InitParameters(seed, parameters);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    typename Network::ForwardArgs args = {.parameters = pass.parameters,
-                                          .x = pass.inputs[0].data,
-                                          .x_stride = pass.inputs[0].row_stride,
-                                          .batch_size = pass.batch_size,
-                                          .y = pass.output.data,
-                                          .y_stride = pass.output.row_stride,
-                                          .training = pass.training};
-    if constexpr (requires { args.first_row; }) {  // it draws what it drops
-      args.step = pass.step;
-      args.device_step = pass.device_step;
-      args.first_row = pass.first_sample;
-    }
-    return network_->Forward(ctx, args);
+    return network_->Forward(ctx, {.parameters = pass.parameters,
+                                   .x = pass.inputs[0].data,
+                                   .x_stride = pass.inputs[0].row_stride,
+                                   .batch_size = pass.batch_size,
+                                   .y = pass.output.data,
+                                   .y_stride = pass.output.row_stride,
+                                   .training = pass.training,
+                                   .step = pass.step,
+                                   .device_step = pass.device_step,
+                                   .first_row = pass.first_sample});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     return network_->BackwardInput(ctx, ArgsOf(pass));
@@ -50,16 +47,15 @@ class NetworkLayer : public Layer {
   explicit NetworkLayer(std::unique_ptr<Network> network) : network_(std::move(network)) {}
 
  private:
-  static typename Network::BackwardArgs ArgsOf(const LayerBackward& pass) {
-    typename Network::BackwardArgs args = {.parameters = pass.parameters,
-                                           .dy = pass.output_gradient.data,
-                                           .dy_stride = pass.output_gradient.row_stride,
-                                           .dx = pass.input_gradients[0].data,
-                                           .dx_stride = pass.input_gradients[0].row_stride,
-                                           .parameter_gradients = pass.gradients,
-                                           .gradients_ready = pass.gradients_ready};
-    if constexpr (requires { args.dx_columns; }) args.dx_columns = pass.input_gradients[0].room;
-    return args;
+  static DenseNetwork::BackwardArgs ArgsOf(const LayerBackward& pass) {
+    return {.parameters = pass.parameters,
+            .dy = pass.output_gradient.data,
+            .dy_stride = pass.output_gradient.row_stride,
+            .dx = pass.input_gradients[0].data,
+            .dx_stride = pass.input_gradients[0].row_stride,
+            .dx_columns = pass.input_gradients[0].room,
+            .parameter_gradients = pass.gradients,
+            .gradients_ready = pass.gradients_ready};
   }
 
   const std::unique_ptr<Network> network_;

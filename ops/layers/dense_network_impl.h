@@ -1,0 +1,56 @@
+#ifndef HOTROW_OPS_LAYERS_DENSE_NETWORK_IMPL_H_
+#define HOTROW_OPS_LAYERS_DENSE_NETWORK_IMPL_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "ops/layers/dense_network.h"
+
+namespace hotrow::internal {
+
+using DenseForward = DenseNetwork::ForwardArgs;
+using DenseBackward = DenseNetwork::BackwardArgs;
+
+// Where the parameters of a layer lie: weights first, then biases.
+struct LayerParameters {
+  int64_t weight_offset = 0;
+  int64_t bias_offset = 0;
+  int64_t end = 0;  // padding included
+};
+
+// args.gradients_ready for a layer, where it is given.
+inline absl::Status LayerReady(const LayerParameters& layer, const DenseBackward& args) {
+  if (args.gradients_ready == nullptr) return absl::OkStatus();
+  return args.gradients_ready(layer.weight_offset, layer.end);
+}
+
+// What a network checks the arguments of its calls by.
+struct DenseShape {
+  std::string_view name;  // in errors
+  int64_t input_columns = 0;
+  int64_t output_columns = 0;
+  int64_t max_batch_size = 0;
+  std::vector<LayerParameters> layers;
+  bool backward_uses_up = false;  // what Forward kept: one BackwardInput for each Forward
+};
+
+// The memory and the passes of a network on one device. Arguments have been checked, and the order
+// of calls too: `forward` is what the last Forward, in training, was given. A batch may be empty,
+// but for BackwardParameters.
+class DenseEngine {
+ public:
+  virtual ~DenseEngine() = default;
+  virtual absl::Status Forward(const ExecContext& ctx, const DenseForward& args) = 0;
+  virtual absl::Status BackwardInput(const ExecContext& ctx, const DenseForward& forward,
+                                     const DenseBackward& args) = 0;
+  virtual absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
+                                          const DenseBackward& args) = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_LAYERS_DENSE_NETWORK_IMPL_H_
