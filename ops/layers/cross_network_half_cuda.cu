@@ -11,6 +11,7 @@
 #include "ops/launch_impl.cuh"
 #include "ops/layers/cross_network_impl.h"
 #include "ops/products/beside_work_impl.cuh"
+#include "ops/products/column_sums_impl.h"
 #include "ops/products/gemm_cuda_impl.h"
 #include "ops/products/half_pairs_impl.cuh"
 
