@@ -583,6 +583,8 @@ typedef struct hotrow_packer_options {
   int64_t num_dense;
   int64_t block_samples;  // 8192: that are read together
   const char* source;     // what the samples were made of, for people; NULL: not said
+  const char* dense_precision;  // of dense numbers in the files: "fp32", or "fp16", which takes
+                                // half the bytes and refuses numbers beyond 65504; NULL: "fp32"
 } hotrow_packer_options;
 
 void hotrow_packer_options_default(hotrow_packer_options* options, uint64_t struct_size);

@@ -161,6 +161,7 @@ class PackerOptions(Structure):
         ("num_dense", c_int64),
         ("block_samples", c_int64),
         ("source", c_char_p),
+        ("dense_precision", c_char_p),
     ]
 
 
@@ -305,6 +306,7 @@ _WORDS = {
     "optimizer.kind": "optimizer",
     "options.block_samples": "block_samples",
     "options.deadline_ms": "deadline",
+    "options.dense_precision": "dense_precision",
     "options.device": "device",
     "options.device_index": "device",
     "options.dir": "dir",

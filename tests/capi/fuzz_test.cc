@@ -504,6 +504,7 @@ class Fuzzer : public DrawnCalls {
     if (Rarely()) options.tables = kNames.data();
     options.num_dense = SmallOddOr(1);
     options.block_samples = OddOr(2);
+    if (Below(2) == 0) options.dense_precision = Rarely() ? "half" : "fp16";
     hotrow_packer* packer = nullptr;
     Check(hotrow_packer_create(Null(&options), &packer));
     for (int64_t i = 0; i < Below(4); ++i) {

@@ -52,7 +52,7 @@ _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 96, "frozen");
 _Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
-_Static_assert(sizeof(hotrow_packer_options) == 80, "frozen");
+_Static_assert(sizeof(hotrow_packer_options) == 88, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 _Static_assert(sizeof(hotrow_scorer_options) == 80, "frozen");
@@ -753,6 +753,9 @@ static void TestPacking(const char* dir) {
   options.block_samples = 0;
   CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "block_samples");
   options.block_samples = 4;
+  options.dense_precision = "fp8";
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "dense_precision");
+  options.dense_precision = "fp16";
   CHECK_OK(hotrow_packer_create(&options, &packer));
 
   enum { kSamples = 3 };
