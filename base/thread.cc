@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <functional>
 #include <new>
 #include <string>
 #include <system_error>
@@ -13,6 +14,8 @@
 namespace hotrow {
 
 namespace {
+
+constexpr size_t kNameMax = 15;  // of a thread, in tools that list them
 
 // Whether it is its stack that a thread has no room for.
 bool LacksRoomForStack() {
@@ -43,7 +46,10 @@ absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<
         "the system has no thread for ", std::string(purpose), ": ", why, "; ", NoThreadRemedy()));
   };
   try {
-    return std::thread(std::move(run));
+    return std::thread([name = std::string(purpose.substr(0, kNameMax)), run = std::move(run)] {
+      ::pthread_setname_np(::pthread_self(), name.c_str());
+      run();
+    });
   } catch (const std::system_error& error) {
     return no_thread(error.what());
   } catch (const std::bad_alloc&) {

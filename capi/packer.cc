@@ -176,10 +176,12 @@ hotrow_status hotrow_packer_create(const hotrow_packer_options* options, hotrow_
     for (const DataFeature& feature : schema.features) made->features.push_back(feature.name);
     made->num_dense = schema.num_dense;
     made->num_labels = static_cast<int64_t>(schema.labels.size());
-    HOTROW_ASSIGN_OR_RETURN(
-        made->writer, PackedWriter::Create(schema, {.dir = taken.dir,
-                                                    .block_samples = taken.block_samples,
-                                                    .source = std::string(TextOf(taken.source))}));
+    PackOptions out = {.dir = taken.dir,
+                       .block_samples = taken.block_samples,
+                       .source = std::string(TextOf(taken.source))};
+    HOTROW_RETURN_IF_ERROR(TakeWord(kPackedPrecisionWords, taken.dense_precision,
+                                    "options.dense_precision", &out.dense_precision));
+    HOTROW_ASSIGN_OR_RETURN(made->writer, PackedWriter::Create(schema, out));
     *packer = made.release();
     return absl::OkStatus();
   });

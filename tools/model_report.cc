@@ -342,12 +342,14 @@ std::string OnnxSummaryJson(const ExportOnnxSummary& summary) {
 std::string PackedDataText(const std::string& path, const PackedManifest& pack) {
   const int64_t samples =
       pack.schema.train_samples + pack.schema.valid_samples + pack.schema.test_samples;
-  std::string out = absl::StrCat(
-      path, ": packed data: ", FormatCount(pack.schema.train_samples), " train, ",
-      FormatCount(pack.schema.valid_samples), " validation, ",
-      FormatCount(pack.schema.test_samples), " test samples, ",
-      FormatCount(static_cast<int64_t>(pack.schema.features.size())), " features, ",
-      FormatCount(pack.schema.num_dense), " dense, in ", FormatBytes(pack.SplitBytes()));
+  std::string out =
+      absl::StrCat(path, ": packed data: ", FormatCount(pack.schema.train_samples), " train, ",
+                   FormatCount(pack.schema.valid_samples), " validation, ",
+                   FormatCount(pack.schema.test_samples), " test samples, ",
+                   FormatCount(static_cast<int64_t>(pack.schema.features.size())), " features, ",
+                   FormatCount(pack.schema.num_dense), " dense",
+                   pack.dense_precision == PackedPrecision::kFp32 ? "" : " (fp16)", ", in ",
+                   FormatBytes(pack.SplitBytes()));
   if (samples > 0) {
     absl::StrAppendFormat(&out, ", %.1f bytes a sample",
                           static_cast<double>(pack.SplitBytes()) / static_cast<double>(samples));
@@ -396,6 +398,7 @@ std::string PackedDataJson(const std::string& path, const PackedManifest& pack,
               {"feature_list", features},
               {"num_dense", pack.schema.num_dense},
               {"dense", pack.schema.dense},
+              {"dense_precision", WordOf(kPackedPrecisionWords, pack.dense_precision)},
               {"block_samples", pack.block_samples},
               {"bytes", pack.SplitBytes()},
               {"source", source}};

@@ -30,6 +30,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   FlagSet flags("hotrow pack");
   flags.AddInt("block_samples", 1, kPackedBlockSamplesMax, &options.block_samples,
                "samples that are read together");
+  flags.Add("dense_precision",
+            WordFlag("WORD", &options.dense_precision, AllWords(kPackedPrecisionWords)),
+            "of dense features in the files; fp16 takes half the bytes, readers give fp32");
   flags.AddInt("seed", 0, INT64_MAX, &seed, "seed of generated data");
   flags.AddInt("reader_threads", 0, kMaxReaderThreads, &reader_threads,
                "threads that parse text; 0: one less than there are processors, 16 at most");

@@ -591,6 +591,8 @@ typedef struct hotrow_packer_options {
   const char* source;     // what the samples were made of, for people; NULL: not said
   const char* const* dense;    // [num_dense] names; NULL: they have none
   const int64_t* max_hotness;  // [num_features] lookups in a sample at most; NULL or 0: not known
+  const char* dense_precision;  // of dense numbers in the files: "fp32", or "fp16", which takes
+                                // half the bytes and refuses numbers beyond 65504; NULL: "fp32"
 } hotrow_packer_options;
 
 void hotrow_packer_options_default(hotrow_packer_options* options, uint64_t struct_size);

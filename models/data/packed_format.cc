@@ -17,6 +17,8 @@
 #include "base/status_macros.h"
 #include "models/json/json_members_impl.h"
 #include "models/json/sealed_json.h"
+#include "ops/rows/row_codec.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow {
 namespace {
@@ -26,6 +28,10 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "hotrow.packed_data";
 constexpr FormatVersions kVersions = {.first = 1, .last = 1};
 constexpr int64_t kColumnAlignment = 64;
+// In `requires`: dense features lie in two bytes each.
+constexpr char kFp16Dense[] = "fp16_dense";
+constexpr auto kHalfBytes = static_cast<int64_t>(sizeof(uint16_t));
+constexpr float kFp16Max = 65504;
 
 // What a block begins with, then one FeatureHead for each feature.
 struct BlockHead {
@@ -44,6 +50,20 @@ std::string CrcWord(uint32_t crc) { return absl::StrFormat("%08x", crc); }
 absl::Status Damaged(const std::string& path, std::string_view what) {
   return absl::DataLossError(
       absl::StrCat(path, ": damaged: ", std::string(what), "; pack the data again"));
+}
+
+// Numbers of two bytes each as what they stand for.
+absl::Status WidenHalves(const std::byte* in, int64_t count, float* out) {
+  constexpr int64_t kAtOnce = 1 << 20;  // as rows, which are not as long as columns may be
+  for (int64_t at = 0; at < count; at += kAtOnce) {
+    const RowRun run = {.end = 1, .dim = static_cast<int32_t>(std::min(kAtOnce, count - at))};
+    float* const row = out + at;
+    HOTROW_RETURN_IF_ERROR(DecodeRows(ExecContext(), {.type = ExchangeType::kFp16,
+                                                      .runs = {&run, 1},
+                                                      .in = in + at * kHalfBytes,
+                                                      .rows = &row}));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -65,8 +85,14 @@ int64_t PackedManifest::SplitBytes() const {
   return bytes;
 }
 
+int64_t PackedManifest::WidenedBytes(int64_t samples) const {
+  if (dense_precision == PackedPrecision::kFp32) return 0;
+  return samples * schema.num_dense * static_cast<int64_t>(sizeof(float));
+}
+
 std::string PackedManifestText(const PackedManifest& manifest) {
   Json json = {{"format", kFormat}, {"version", kVersions.last}, {"requires", Json::array()}};
+  if (manifest.dense_precision == PackedPrecision::kFp16) json["requires"].push_back(kFp16Dense);
   json["name"] = manifest.schema.name;
   json["labels"] = manifest.schema.labels;
   json["num_dense"] = manifest.schema.num_dense;
@@ -120,12 +146,15 @@ absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& d
   if (!wrong.empty()) return Damaged(path, wrong);
   HOTROW_RETURN_IF_ERROR(CheckFormatVersion(path, "packed data of version",
                                             static_cast<uint64_t>(version), kVersions));
-  if (!required.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": requires ", DescribeJson(required.front()),
-                     ", which this build does not know; open it with a newer hotrow"));
-  }
   PackedManifest out;
+  for (const Json& feature : required) {
+    if (feature != kFp16Dense) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": requires ", DescribeJson(feature),
+                       ", which this build does not know; open it with a newer hotrow"));
+    }
+    out.dense_precision = PackedPrecision::kFp16;
+  }
   out.schema.name = top.String("name");
   const auto names = [&](const char* member) {
     std::vector<std::string> read;
@@ -215,6 +244,7 @@ absl::StatusOr<std::vector<PackedBlockPlace>> ReadPackedIndex(Env& env, const st
 PackedBlockBuilder::PackedBlockBuilder(const PackedManifest& manifest)
     : num_dense_(manifest.schema.num_dense),
       num_labels_(static_cast<int64_t>(manifest.schema.labels.size())),
+      dense_precision_(manifest.dense_precision),
       has_weights_(manifest.has_weights),
       has_probability_(manifest.has_probability),
       columns_(manifest.schema.features.size()) {
@@ -244,9 +274,13 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
   const auto bad = [](float x) { return !std::isfinite(x); };
   for (int64_t at = begin * num_dense_; at < end * num_dense_; ++at) {
     const float number = batch.dense[static_cast<size_t>(at)];
-    if (bad(number)) {
-      return wrong(at / num_dense_, absl::StrCat("dense feature ", at % num_dense_, " is ", number,
-                                                 ", expected a finite number"));
+    const bool too_large =
+        dense_precision_ == PackedPrecision::kFp16 && std::abs(number) > kFp16Max;
+    if (bad(number) || too_large) {
+      return wrong(at / num_dense_,
+                   absl::StrCat("dense feature ", at % num_dense_, " is ", number, ", expected ",
+                                bad(number) ? "a finite number"
+                                            : "one in [-65504, 65504] for fp16; fp32 has more"));
     }
   }
   copy(batch.dense, num_dense_, &dense_);
@@ -313,7 +347,13 @@ std::span<const std::byte> PackedBlockBuilder::Finish() {
     put(&feature, sizeof feature);
   }
   put_column(labels_);
-  put_column(dense_);
+  if (dense_precision_ == PackedPrecision::kFp16) {
+    std::vector<uint16_t> halves(dense_.size());
+    NarrowWeights(WeightsPrecision::kFp16, dense_, reinterpret_cast<std::byte*>(halves.data()));
+    put_column(halves);
+  } else {
+    put_column(dense_);
+  }
   put_column(probability_);
   for (size_t f = 0; f < columns_.size(); ++f) {
     Column& column = columns_[f];
@@ -374,10 +414,20 @@ absl::Status PackedBlock::Open(const PackedManifest& manifest, int64_t size, int
   };
   samples_ = samples;
   labels_ = reinterpret_cast<const uint8_t*>(column(samples * num_labels));
-  dense_ = floats(samples * manifest.schema.num_dense);
+  const int64_t numbers = samples * manifest.schema.num_dense;
+  const bool widen = manifest.dense_precision == PackedPrecision::kFp16;
+  const std::byte* const dense =
+      column(numbers * (widen ? kHalfBytes : static_cast<int64_t>(sizeof(float))));
   probability_ = floats(manifest.has_probability ? samples : 0);
   if (!manifest.has_probability) probability_ = nullptr;
-  memory_bytes_ = buffer_.bytes();
+  if (!fits) return absl::DataLossError("it ends in its labels or dense features");
+  dense_ = reinterpret_cast<const float*>(dense);
+  if (widen) {
+    HOTROW_RETURN_IF_ERROR(widened_.Reserve(numbers));
+    HOTROW_RETURN_IF_ERROR(WidenHalves(dense, numbers, widened_.data()));
+    dense_ = widened_.data();
+  }
+  memory_bytes_ = buffer_.bytes() + widened_.bytes();
   features_.resize(static_cast<size_t>(num_features));
   for (int64_t f = 0; f < num_features; ++f) {
     FeatureHead of = {};

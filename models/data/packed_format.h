@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/enum_words.h"
 #include "base/env.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/data_source.h"
@@ -24,6 +25,13 @@ inline constexpr char kPackedManifestName[] = "pack.json";
 inline constexpr char kPackedVocabularyName[] = "vocabulary";
 inline constexpr int64_t kPackedAlignment = 4096;  // of blocks and indexes in their files
 inline constexpr int64_t kPackedBlockSamplesMax = 1 << 20;
+
+// How dense features lie in blocks; readers give fp32.
+enum class PackedPrecision { kFp32, kFp16 };
+inline constexpr EnumWord<PackedPrecision> kPackedPrecisionWords[] = {
+    {"fp32", PackedPrecision::kFp32},
+    {"fp16", PackedPrecision::kFp16},
+};
 
 // One block in its file.
 struct PackedBlockPlace {
@@ -44,6 +52,7 @@ struct PackedManifest {
 
   DataSchema schema;
   int64_t block_samples = 0;  // of each block but the last of a split
+  PackedPrecision dense_precision = PackedPrecision::kFp32;
   bool has_weights = false;
   bool has_probability = false;
   bool one_each = false;         // each sample has one lookup of each feature
@@ -56,6 +65,8 @@ struct PackedManifest {
   int64_t& Samples(Split split);
   int64_t Samples(Split split) const;
   int64_t SplitBytes() const;  // of the files of all splits
+  // Memory that a block of so many samples takes beside its bytes.
+  int64_t WidenedBytes(int64_t samples) const;
 };
 
 std::string PackedManifestText(const PackedManifest& manifest);
@@ -76,8 +87,8 @@ class PackedBlockBuilder {
 
   int64_t size() const { return size_; }  // samples
   // The samples [begin, end) of a batch. Errors: InvalidArgument, which names the sample and what
-  // of it a pack cannot hold (a label other than 0 and 1, a bag of more than 65,535 lookups, or
-  // than the schema says).
+  // of it a pack cannot hold (a label other than 0 and 1, a number that fp16 cannot, a bag of more
+  // than 65,535 lookups, or than the schema says).
   absl::Status Append(const CtrBatch& batch, int64_t begin, int64_t end);
   // Whether each sample has one lookup of each feature.
   bool one_each() const;
@@ -95,6 +106,7 @@ class PackedBlockBuilder {
 
   const int64_t num_dense_;
   const int64_t num_labels_;
+  const PackedPrecision dense_precision_;
   const bool has_weights_;
   const bool has_probability_;
   int64_t size_ = 0;
@@ -138,6 +150,7 @@ class PackedBlock {
 
  private:
   HostBuffer<std::byte> buffer_;
+  HostBuffer<float> widened_;  // the dense features, where their bytes are no fp32
   int64_t samples_ = 0;
   int64_t memory_bytes_ = 0;
   const uint8_t* labels_ = nullptr;

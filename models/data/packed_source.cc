@@ -571,6 +571,7 @@ class PackedSource : public DataSource {
         other.schema.dense != schema.dense) {
       what = "dense features, by name,";
     }
+    if (other.dense_precision != manifest_.dense_precision) what = "precision of dense features";
     if (other.schema.features.size() != schema.features.size()) what = "number of features";
     for (size_t f = 0; what.empty() && f < schema.features.size(); ++f) {
       const DataFeature& ours = schema.features[f];
@@ -615,8 +616,9 @@ class PackedSource : public DataSource {
     int64_t sum = 0;
     int64_t largest = 1;
     for (const SplitBlocks::Block& block : Blocks(split)->blocks) {
-      sum += block.place.bytes;
-      largest = std::max(largest, int64_t{block.place.bytes});
+      const int64_t bytes = block.place.bytes + manifest_.WidenedBytes(block.samples);
+      sum += bytes;
+      largest = std::max(largest, bytes);
     }
     // Of groups that are rows one is used, one waits, and a third is made of its blocks; of others
     // there are three. Data that stay as rows are made of all their blocks.

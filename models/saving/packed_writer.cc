@@ -28,6 +28,7 @@ class Writer : public PackedWriter {
       : options_(options), env_(*options.env), dir_(std::move(dir)) {
     manifest_.schema = schema;
     manifest_.block_samples = options.block_samples;
+    manifest_.dense_precision = options.dense_precision;
     manifest_.one_each = true;  // as far as it is known
   }
 

@@ -163,6 +163,7 @@ class PackerOptions(Structure):
         ("source", c_char_p),
         ("dense", POINTER(c_char_p)),
         ("max_hotness", POINTER(c_int64)),
+        ("dense_precision", c_char_p),
     ]
 
 
@@ -307,6 +308,7 @@ _WORDS = {
     "optimizer.kind": "optimizer",
     "options.block_samples": "block_samples",
     "options.deadline_ms": "deadline",
+    "options.dense_precision": "dense_precision",
     "options.device": "device",
     "options.device_index": "device",
     "options.dir": "dir",

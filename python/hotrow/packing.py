@@ -108,6 +108,7 @@ def pack(
     test: Any = None,
     max_hotness: Optional[Mapping[str, int]] = None,
     block_samples: int = 8192,
+    dense_precision: str = "fp32",
     source: str = "Python",
 ) -> Packed:
     """Writes samples as packed data, and returns them opened.
@@ -120,7 +121,8 @@ def pack(
     named are passed over. Memory holds one batch at a time.
     features: names of columns of ids, in any form that `prefetch` takes (docs/python.md, Batches);
     a dict names the table of each, which features may share.
-    dense: columns of numbers [B] or [B, k], kept as float32. labels: columns of 0 and 1.
+    dense: columns of numbers [B] or [B, k], read as float32. labels: columns of 0 and 1.
+    dense_precision: "fp32", or "fp16", which takes half the bytes and refuses numbers beyond 65504.
     max_hotness: of features, the most lookups in a sample, where that is known; more are refused.
     dir: is created; if it exists, it must be empty. It appears when all of it is written.
     """
@@ -138,6 +140,7 @@ def pack(
     if isinstance(dense, str):
         raise TypeError("dense: is a string, must be a list of strings")
     options.block_samples = integer(block_samples, "block_samples")
+    options.dense_precision = text(dense_precision, "dense_precision")
     options.source = text(source, "source")
 
     unknown = set(max_hotness or ()) - set(names)

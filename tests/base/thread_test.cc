@@ -1,5 +1,6 @@
 #include "base/thread.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,11 +23,14 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(ThreadTest, RunsWhatItIsGiven) {
-  int answer = 0;
-  HOTROW_ASSERT_OK_AND_ASSIGN(std::thread thread, StartThread("a test", [&] { answer = 42; }));
+TEST(ThreadTest, RunsWhatItIsGivenUnderTheBeginningOfItsPurpose) {
+  std::string name(32, '\0');
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::thread thread,
+                              StartThread("a test of names, of which 15 stay", [&] {
+                                pthread_getname_np(pthread_self(), name.data(), name.size());
+                              }));
   thread.join();
-  EXPECT_EQ(answer, 42);
+  EXPECT_EQ(std::string(name.c_str()), "a test of names");
 }
 
 TEST(ThreadTest, OneThatTheSystemRefusesIsAnError) {

@@ -508,6 +508,7 @@ class Fuzzer : public DrawnCalls {
     const std::array<int64_t, 3> most = {OddOr(3), OddOr(3), 0};
     if (Below(2) == 0) options.max_hotness = most.data();
     if (Below(2) == 0 && options.num_dense <= std::ssize(kNames)) options.dense = kNames.data();
+    if (Below(2) == 0) options.dense_precision = Rarely() ? "half" : "fp16";
     hotrow_packer* packer = nullptr;
     Check(hotrow_packer_create(Null(&options), &packer));
     for (int64_t i = 0; i < Below(4); ++i) {

@@ -52,7 +52,7 @@ _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 96, "frozen");
 _Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
-_Static_assert(sizeof(hotrow_packer_options) == 96, "frozen");
+_Static_assert(sizeof(hotrow_packer_options) == 104, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 _Static_assert(sizeof(hotrow_scorer_options) == 80, "frozen");
@@ -764,6 +764,9 @@ static void TestPacking(const char* dir) {
   options.max_hotness = most;
   CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "max_hotness[1]");
   most[1] = 2;
+  options.dense_precision = "fp8";
+  CHECK_FAILS(hotrow_packer_create(&options, &packer), HOTROW_INVALID_ARGUMENT, "dense_precision");
+  options.dense_precision = "fp16";
   CHECK_OK(hotrow_packer_create(&options, &packer));
 
   enum { kSamples = 3 };

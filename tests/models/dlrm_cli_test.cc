@@ -84,8 +84,9 @@ TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
                   dir + "/trace.json", "--learning_rate=0.05", "--dense_learning_rate=0"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
-  for (const char* const text : {"test AUC", "best possible", "samples/s", "hit rate", "cache",
-                                 "memory", "budget", "try next", "dlrm --"}) {
+  for (const char* const text :
+       {"test AUC", "best possible", "samples/s", "hit rate", "cache", "memory", "budget",
+        "try next", "dlrm --", "hotrow pack synthetic"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
 

@@ -40,7 +40,7 @@ namespace hotrow::fuzz {
 namespace {
 
 // What a block of packed data has: 1: one lookup of each of its 3 features, 2: weights, 4: the
-// probability of samples.
+// probability of samples, 8: dense features of fp16.
 PackedManifest PackedShape(uint8_t bits) {
   PackedManifest out;
   out.schema.num_dense = 2;
@@ -49,6 +49,7 @@ PackedManifest PackedShape(uint8_t bits) {
   out.one_each = (bits & 1) != 0;
   out.has_weights = (bits & 2) != 0;
   out.has_probability = (bits & 4) != 0;
+  if ((bits & 8) != 0) out.dense_precision = PackedPrecision::kFp16;
   return out;
 }
 
@@ -416,7 +417,7 @@ std::vector<std::string> PortableManifestCorpus() {
 
 std::vector<std::string> PackedBlockCorpus() {
   std::vector<std::string> out = {"", std::string(2, '\0'), std::string(100, '\0')};
-  for (const uint8_t shape : {0, 1, 2, 5, 7}) {
+  for (const uint8_t shape : {0, 1, 2, 5, 7, 9}) {
     constexpr int64_t kSamples = 9;
     const PackedManifest manifest = PackedShape(shape);
     CtrBatch batch = {.batch_size = kSamples, .offsets = {0}};

@@ -1,8 +1,10 @@
 #include "models/data/packed_source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -24,12 +26,14 @@ using test::FaultyEnv;
 using test::MemEnv;
 using test::StatusIs;
 using test::WriteFileOrDie;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr int64_t kTrain = 1003;
 constexpr int64_t kBlock = 64;
+constexpr auto kFp16 = PackedPrecision::kFp16;
 
 // Samples from number `first` on. Sample i has the dense feature i / 4, keys i and 2^33 + i, and,
 // if asked for, i % 4 values i in a bag.
@@ -51,6 +55,7 @@ class OneBatch : public DataSource, public DataReader {
   explicit OneBatch(CtrBatch batch) : batch_(std::move(batch)) {
     if (batch_.batch_size == 0) return;
     schema_.features.resize((batch_.offsets.size() - 1) / static_cast<size_t>(batch_.batch_size));
+    schema_.num_dense = static_cast<int32_t>(std::ssize(batch_.dense) / batch_.batch_size);
   }
   const DataSchema& schema() const override { return schema_; }
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t, int64_t) override {
@@ -96,13 +101,13 @@ class PackedSourceTest : public testing::TestWithParam<bool> {  // P: with bags
     HOTROW_CHECK(source.ok());
     return *std::move(source);
   }
-  absl::StatusOr<PackedManifest> Pack(Env& env, int64_t block_samples = kBlock,
-                                      const std::string& dir = "/packed") {
+  absl::StatusOr<PackedManifest> Pack(Env& env, PackOptions options = {}) {
     const auto text = OpenText({.memory_bytes = 0, .in_order = true});
-    return PackData(*text, {.dir = dir,
-                            .block_samples = block_samples,
-                            .source = "table:/d/schema.json",
-                            .env = &env});
+    if (options.dir.empty()) options.dir = "/packed";
+    if (options.block_samples == PackOptions().block_samples) options.block_samples = kBlock;
+    options.source = "table:/d/schema.json";
+    options.env = &env;
+    return PackData(*text, options);
   }
   absl::StatusOr<std::unique_ptr<DataSource>> Open(const FileSourceOptions& options,
                                                    const std::vector<std::string>& dirs = {
@@ -166,9 +171,12 @@ TEST_P(PackedSourceTest, GivesTheBatchesOfTheTextItWasMadeOf) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const PackedManifest pack, Pack(env_));
   EXPECT_EQ(pack.schema.train_samples, kTrain);
   EXPECT_EQ(pack.schema.test_samples, 5);
+  HOTROW_EXPECT_OK(VerifyPackedData(env_, "/packed"));
+  HOTROW_ASSERT_OK(Pack(env_, {.dir = "/half", .dense_precision = kFp16}));
   const FileSourceOptions options = {.seed = 7};
   const auto text = OpenText(options);
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto half, Open(options, {"/half"}));
   EXPECT_EQ(packed->schema().name, "numbered");
   ASSERT_NE(packed->table_schema(), nullptr);
   for (const int64_t batch_size : {1, 50, 64, 2000}) {
@@ -176,10 +184,13 @@ TEST_P(PackedSourceTest, GivesTheBatchesOfTheTextItWasMadeOf) {
       SCOPED_TRACE(testing::Message()
                    << std::string(WordOf(kSplitWords, split)) << ", batches of " << batch_size);
       if (batch_size == 1 && split == Split::kTrain) continue;
-      ExpectEqual(Batches(*packed, split, 3, 0, batch_size),
-                  Batches(*text, split, 3, 0, batch_size));
+      const std::vector<CtrBatch> expected = Batches(*text, split, 3, 0, batch_size);
+      ExpectEqual(Batches(*packed, split, 3, 0, batch_size), expected);
+      ExpectEqual(Batches(*half, split, 3, 0, batch_size), expected);  // fp16 has these numbers
     }
   }
+  EXPECT_THAT(Open(options, {"/packed", "/half"}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("precision of dense")));
 }
 
 TEST_P(PackedSourceTest, EpochsOfGroupsArePermutationsOfTheirOwn) {
@@ -221,9 +232,9 @@ TEST_P(PackedSourceTest, SeveralPacksAreReadAsOne) {
   // The samples that follow, in blocks of another size, of which the last is shorter, too.
   constexpr int64_t kMore = 500;
   WriteFileOrDie(env_, "/d/train", Text(kMore, GetParam(), kTrain));
-  HOTROW_ASSERT_OK(Pack(env_, 48, "/more"));
+  HOTROW_ASSERT_OK(Pack(env_, {.dir = "/more", .block_samples = 48}));
   WriteFileOrDie(env_, "/d/train", Text(kTrain + kMore, GetParam()));
-  HOTROW_ASSERT_OK(Pack(env_, kBlock, "/whole"));
+  HOTROW_ASSERT_OK(Pack(env_, {.dir = "/whole"}));
   FileSourceOptions options = {.seed = 7};
   for (options.in_order = false;; options.in_order = true) {  // as a whole, or in order
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto one, Open(options, {"/whole"}));
@@ -342,11 +353,54 @@ TEST_P(PackedSourceTest, OneThatWasReplacedIsNotCalledDamaged) {
                                                   HasSubstr("/packed: is another pack")));
 }
 
-TEST_P(PackedSourceTest, AFaultAtAnyCallLeavesNoPackOrAWholeOne) {
+TEST_P(PackedSourceTest, APackThatIsCutBetweenItsOpeningAndItsReadingIsNamed) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  const std::string path = "/packed/train.pack";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFileToString(env_, path));
+  for (const FileSourceOptions& options :
+       {InGroups(), FileSourceOptions{.seed = 7}, FileSourceOptions{.in_order = true}}) {
+    WriteFileOrDie(env_, path, bytes);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, Open(options));
+    WriteFileOrDie(env_, path, bytes.substr(0, bytes.size() / 2));
+    auto reader = packed->OpenSplit(Split::kTrain, 0, 0);
+    absl::Status status = reader.status();
+    CtrBatch batch;
+    for (int64_t at = 0; status.ok() && at < kTrain; at += 100) {
+      status = (*reader)->Next(100, &batch);
+    }
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                                 AllOf(HasSubstr(path), HasSubstr("the file was cut"))));
+  }
+}
+
+TEST_P(PackedSourceTest, ASourceThatChangesMeanwhileIsRefusedAndAFullDiskIsNamed) {
+  const auto append = [this](int64_t) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env_.Open("/d/test", OpenMode::kCreate));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t size, file->Size());
+    const std::string line = GetParam() ? "1,2,3,4,5\n" : "1,2,3,4\n";
+    HOTROW_ASSERT_OK(WriteFull(*file, size, std::as_bytes(std::span(line))));
+  };
+  EXPECT_THAT(Pack(env_, {.on_progress = append}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("table:/d/schema.json: changed while it was read")));
+  env_.SetCapacity(64 << 10);
+  EXPECT_THAT(Pack(env_), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("train.pack")));
+  env_.SetCapacity(INT64_MAX);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> left, env_.ListDir("/"));
+  EXPECT_THAT(left, testing::ElementsAre("d"));
+  HOTROW_EXPECT_OK(Pack(env_));
+}
+
+TEST_P(PackedSourceTest, AFaultOrAKillAtAnyCallLeavesNoPackOrAWholeOne) {
   for (int64_t k = 0;; k += test::ForSanitizer(1, 3)) {
     FaultyEnv env(&env_);
-    env.FailCall(k, absl::ResourceExhaustedError("injected: no space"));
-    const absl::StatusOr<PackedManifest> packed = Pack(env, 400);
+    const absl::Status fault = absl::ResourceExhaustedError("injected: no space");
+    if (k % 2 == 0) {
+      env.FailCall(k, fault);
+    } else {
+      env.FailFrom(k, fault);  // what was begun stays, as after a kill
+    }
+    const absl::StatusOr<PackedManifest> packed = Pack(env, {.block_samples = 400});
     if (env.faults() == 0) break;
     const auto opened = Open(InGroups());
     if (opened.ok()) {
@@ -360,8 +414,7 @@ TEST_P(PackedSourceTest, AFaultAtAnyCallLeavesNoPackOrAWholeOne) {
       EXPECT_THAT(opened.status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("hotrow pack")));
     }
   }
-  EXPECT_THAT(Pack(env_, 400),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/packed")));
+  EXPECT_THAT(Pack(env_), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/packed")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PackedSourceTest, testing::Bool(),
@@ -407,6 +460,28 @@ TEST(PackedWriterTest, SamplesThatAPackCannotHoldAreNamed) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/p")));
 }
 
+TEST(PackedWriterTest, NumbersThatFp16CannotHoldAreNamedAndOthersAreRounded) {
+  CtrBatch batch = {.batch_size = 2, .labels = {1, 0}, .values = {1, 2}, .offsets = {0, 1, 2}};
+  batch.dense = {65504, 1.0f / 3, -0.0f, 70000};
+  MemEnv env;
+  const PackOptions options = {.dir = "/p", .dense_precision = kFp16, .env = &env};
+  OneBatch large(batch);
+  EXPECT_THAT(PackData(large, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("sample 1 of the batch: dense feature 1 is 70000, expected one "
+                                 "in [-65504, 65504] for fp16")));
+  batch.dense.back() = 1e-7f;
+  OneBatch small(batch);
+  HOTROW_ASSERT_OK(PackData(small, options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, OpenPackedSource({"/p"}, {}, env));
+  const CtrBatch read = Batches(*packed, Split::kTrain, 0, 0, 2)[0];
+  const size_t first = read.values[0] == 1 ? 0 : 2;  // they are shuffled
+  EXPECT_EQ(read.dense[first], 65504);
+  EXPECT_EQ(read.dense[first + 1], 0x1.554p-2f);
+  EXPECT_TRUE(std::signbit(read.dense[2 - first]));
+  EXPECT_EQ(read.dense[3 - first], 0x1p-23f);  // the nearest multiple of 2^-24
+}
+
 TEST(PackedWriterTest, NumbersThatAreNotFiniteAreNamed) {
   CtrBatch batch = {.batch_size = 2, .labels = {1, 0}, .values = {1, 2}, .offsets = {0, 1, 2}};
   batch.weights = {1, INFINITY};
@@ -445,10 +520,15 @@ TEST(PackedSourceVersionTest, AnotherVersionIsNoDamage) {
   HOTROW_ASSERT_OK(PackData(source, {.dir = "/p", .env = &env}));
   HOTROW_ASSERT_OK_AND_ASSIGN(std::string text, ReadFileToString(env, "/p/pack.json"));
   auto json = *OpenSealedJson(text);
-  json["version"] = 2;
-  WriteFileOrDie(env, "/p/pack.json", SealJson(json));
-  EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("newer hotrow")));
+  EXPECT_TRUE(json["requires"].empty());
+  auto newer = json;
+  newer["version"] = 2;
+  json["requires"] = {"fp16_dense", "columns_of_tomorrow"};
+  for (const auto& manifest : {newer, json}) {
+    WriteFileOrDie(env, "/p/pack.json", SealJson(manifest));
+    EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("newer hotrow")));
+  }
   WriteFileOrDie(env, "/q/other", "");
   EXPECT_THAT(OpenPackedSource({"/q"}, {}, env),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds no packed data")));

@@ -13,9 +13,11 @@
 #include "base/env.h"
 #include "base/philox.h"
 #include "gtest/gtest.h"
+#include "models/data/open_data_source.h"
 #include "models/data/vocabulary.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/packed_writer.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/vocabulary_file.h"
 #include "tests/models/file_builders.h"
@@ -129,6 +131,51 @@ TEST(SchemaCliTest, MovieLensAsItIsPublished) {
   const int rest = kept % 10;
   EXPECT_EQ(report["samples"], 3 * (kept / 10 * 8 + std::min(rest, 8)));
   EXPECT_GT(report["test"]["auc"], 0.7);
+}
+
+// Packs the text that a schema names, in small blocks; returns what --data calls it.
+std::string Pack(const std::string& schema) {
+  const std::string spec = absl::StrCat("table:", schema);
+  const auto text = OpenDataSource(spec, 1, {.shuffle_bytes = 0});
+  HOTROW_CHECK(text.ok());
+  const std::string dir = schema + ".packed";
+  HOTROW_CHECK(PackData(**text, {.dir = dir, .block_samples = 32, .source = spec}).ok());
+  return absl::StrCat("--data=packed:", dir);
+}
+
+// The text has all clicks first, so whoever learns something has mixed it.
+TEST(SchemaCliTest, APackShuffledInGroupsTeachesAsMuchAsAShuffledText) {
+  const std::string dir = test::TempDir();
+  RandomStream random(4, RandomPurpose::kTest);
+  std::string lines[2];
+  for (int i = 0; i < 4000; ++i) {
+    const uint64_t user = random.Below(100);
+    const uint64_t item = random.Below(100);
+    const bool like = random.Below(100) < 10 + 40 * (user % 2) + 40 * (item % 2);
+    absl::StrAppend(&lines[like ? 0 : 1], like ? 1 : 0, ",", user, ",", item, "\n");
+  }
+  WriteFileOrDie(env(), dir + "/log.csv", lines[0] + lines[1]);
+  const auto schema = [&](const std::string& name, const char* more) {
+    WriteFileOrDie(env(), dir + name,
+                   absl::StrCat(R"({"name": "likes", "files": ["log.csv"],
+        "split": {"modulo": 10, "valid": [8], "test": [9]}, "header": ["like", "user", "item"],
+        "columns": [{"name": "like", "role": "label"},
+                    {"name": "user", "role": "categorical"})",
+                                more, "]}"));
+    return dir + name;
+  };
+  const std::string both = schema("/both.json", R"(, {"name": "item", "role": "categorical"})");
+  const double text = Train(both, {"--epochs=3", "--save_dir=" + dir + "/model"})["test"]["auc"];
+  const std::string pack = Pack(both);
+  // 100 blocks, of which 8 are mixed at a time.
+  const double groups = Train(both, {"--epochs=3", pack, "--shuffle_bytes=8KiB"})["test"]["auc"];
+  const double in_order = Train(both, {"--epochs=3", pack, "--shuffle_bytes=0"})["test"]["auc"];
+  EXPECT_NEAR(groups, text, 0.02);
+  EXPECT_LT(in_order, text - 0.04);
+
+  const std::string fewer = Pack(schema("/fewer.json", ""));
+  test::ExpectOneLineError(RunDeepFm(both, {fewer, "--init_from=" + dir + "/model"}), 1,
+                           AllOf(HasSubstr("--init_from="), HasSubstr("feature \"item\"")));
 }
 
 TEST(SchemaCliTest, SeveralLabelsAreRefusedByAModelOfOne) {

@@ -162,7 +162,8 @@ class FieldsTest(unittest.TestCase):
 
         batch = {"item": np.arange(2), "click": np.ones(2), "price": np.zeros(2)}
         with mock.patch.object(_abi, "packer_create", create), self.assertRaises(Taken):
-            hotrow.pack(batch, "/x", ["item"], ["price"], ["click"], block_samples=1)
+            hotrow.pack(batch, "/x", ["item"], ["price"], ["click"], block_samples=1,
+                        dense_precision="fp16")
         self.assertEqual(
             self.differing(taken[0], _abi.default(_abi.PackerOptions, "packer_options")),
             {name for name, _ in _abi.PackerOptions._fields_} - {"struct_size"},

@@ -59,6 +59,7 @@ class PackingTest(unittest.TestCase):
         data = hotrow.pack(
             (columns(first, 10) for first in range(0, 100, 10)), self.dir, **NAMES,
             valid=columns(100, 5), block_samples=16, max_hotness={"words": 2},
+            dense_precision="fp16",
         )
         self.assertEqual(data.num_samples, {"train": 100, "valid": 5, "test": 0})
         self.assertEqual(data.num_dense, 3)
@@ -170,6 +171,9 @@ class PackingTest(unittest.TestCase):
             ({"block_samples": 2**40}, ValueError, "block_samples"),
             ({"dir": self.dir + ",b"}, ValueError, "without a comma"),
             ({"features": []}, ValueError, "features: is empty"),
+            ({"dense_precision": "half"}, ValueError, "dense_precision: is \"half\", must be one of"),
+            ({"train": {**good, "price": np.full(4, 7e4)}, "dense_precision": "fp16"}, ValueError,
+             r"sample 0 of the batch: dense feature 0 is 70000, expected one in \[-65504, 65504\]"),
             ({"train": {**good, "price": np.full(4, np.nan)}}, ValueError, "dense feature 0 is nan"),
         ):
             with self.subTest(message), self.assertRaisesRegex(kind, message):
