@@ -104,6 +104,8 @@ template <>
 inline constexpr uint64_t kFirstSize<hotrow_collection_options> =
     offsetof(hotrow_collection_options, admission_bytes);
 template <>
+inline constexpr uint64_t kFirstSize<hotrow_batch> = offsetof(hotrow_batch, on_device);
+template <>
 inline constexpr uint64_t kFirstSize<hotrow_data_options> = offsetof(hotrow_data_options,
                                                                      shuffle_bytes);
 template <>

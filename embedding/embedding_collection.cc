@@ -149,18 +149,25 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // The table's position in the plan.
   absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
   absl::Status CheckBetweenSteps(const char* call) const;
-  absl::Status Take(const JaggedBatch& batch, TakeArrays arrays, TakenBatch* taken) const {
-    return internal::TakeBatch(plan, options.max_batch_size, ctx.pool, batch, arrays, taken);
+  absl::Status Take(const JaggedBatch& batch, TakeArrays arrays, ThreadPool* pool,
+                    TakenBatch* taken) const {
+    return internal::TakeBatch(plan, options.max_batch_size, pool, batch, arrays, taken);
   }
-  absl::Status Take(const FeatureBatch& batch, TakeArrays arrays, TakenBatch* taken) const {
+  absl::Status Take(const FeatureBatch& batch, TakeArrays arrays, ThreadPool* pool,
+                    TakenBatch* taken) const {
     const FeatureOrder none;
-    return internal::TakeBatch(plan, options.max_batch_size, ctx.pool, batch,
+    return internal::TakeBatch(plan, options.max_batch_size, pool, batch,
                                (batch.order == nullptr ? none : *batch.order).position_of_, arrays,
                                taken);
   }
-  // owner: null: the batch is copied.
+  // Take for a step. It throws on the CPU alone, and not on a thread of the pipeline.
   template <typename Batch>
-  absl::StatusOr<EmbeddingStep> Prefetch(const Batch& batch, std::shared_ptr<const void> owner);
+  absl::Status TakeForStep(const Batch& batch, TakeArrays arrays, ThreadPool* pool, bool late,
+                           TakenBatch* taken) const;
+  // owner: null: the batch is copied. ready: null: it is taken at once.
+  template <typename Batch>
+  absl::StatusOr<EmbeddingStep> Prefetch(const Batch& batch, std::shared_ptr<const void> owner,
+                                         std::function<absl::Status()> ready);
   template <typename Batch>
   absl::Status Evaluate(const Batch& batch, const EmbeddingOutput& output);
   absl::Status CheckIdle(const char* call) const;
@@ -244,6 +251,7 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
     outstanding.erase(at);
     prefetcher->Forget(step);
   }
+  step->take_late = nullptr;
   // Last: what it lets go of may be code of the caller.
   step->batch.input.Clear();
 }
@@ -469,30 +477,45 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
 // --- Steps
 
 template <typename Batch>
+absl::Status EmbeddingCollection::Impl::TakeForStep(const Batch& batch, TakeArrays arrays,
+                                                    ThreadPool* pool, bool late,
+                                                    TakenBatch* taken) const {
+  try {
+    return Take(batch, arrays, pool, taken);
+  } catch (const std::bad_alloc&) {
+    // Page-locked memory may be refused while the process has other memory left.
+    if (ctx.device == Device::kCpu && !late) throw;
+    return absl::ResourceExhaustedError("Prefetch: no page-locked memory for the batch");
+  }
+}
+
+template <typename Batch>
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
-    const Batch& batch, std::shared_ptr<const void> owner) {
+    const Batch& batch, std::shared_ptr<const void> owner, std::function<absl::Status()> ready) {
   if (static_cast<int32_t>(outstanding.size()) > options.prefetch_depth) {
     return absl::FailedPreconditionError(
         absl::StrCat("Prefetch: ", outstanding.size(), " steps are outstanding, prefetch_depth is ",
                      options.prefetch_depth, "; update the oldest first"));
   }
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, NewStep());
-  const absl::Status good = [&]() -> absl::Status {
-    try {
-      return Take(batch, owner == nullptr ? TakeArrays::kCopy : TakeArrays::kInPlace,
-                  &impl->batch.input);
-    } catch (const std::bad_alloc&) {
-      // Page-locked memory may be refused while the process has other memory left.
-      if (ctx.device == Device::kCpu) throw;
-      return absl::ResourceExhaustedError("Prefetch: no page-locked memory for the batch");
+  const TakeArrays arrays = owner == nullptr ? TakeArrays::kCopy : TakeArrays::kInPlace;
+  TakenBatch* const taken = &impl->batch.input;
+  impl->late = ready != nullptr;
+  if (impl->late) {
+    taken->owner = std::move(owner);
+    impl->take_late = [this, batch, arrays, taken, ready = std::move(ready)](ThreadPool* pool) {
+      const absl::Status status = ready();
+      return status.ok() ? TakeForStep(batch, arrays, pool, /*late=*/true, taken) : status;
+    };
+  } else {
+    const absl::Status good = TakeForStep(batch, arrays, ctx.pool, /*late=*/false, taken);
+    if (!good.ok()) {
+      taken->Clear();
+      free_steps.push_back(std::move(impl));
+      return good;
     }
-  }();
-  if (!good.ok()) {
-    impl->batch.input.Clear();
-    free_steps.push_back(std::move(impl));
-    return good;
+    if (taken->in_place()) taken->owner = std::move(owner);
   }
-  if (impl->batch.input.in_place()) impl->batch.input.owner = std::move(owner);
   // From here on the step object undoes everything if we fail.
   EmbeddingStep step(std::move(impl));
   outstanding.push_back(step.impl_.get());
@@ -505,13 +528,17 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch,
-                                                            std::shared_ptr<const void> owner) {
-  return impl_->Together([&] { return impl_->Prefetch(batch, std::move(owner)); });
+                                                            std::shared_ptr<const void> owner,
+                                                            std::function<absl::Status()> ready) {
+  return impl_->Together(
+      [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch,
-                                                            std::shared_ptr<const void> owner) {
-  return impl_->Together([&] { return impl_->Prefetch(batch, std::move(owner)); });
+                                                            std::shared_ptr<const void> owner,
+                                                            std::function<absl::Status()> ready) {
+  return impl_->Together(
+      [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
 }
 
 // The oldest step: its rows are resident, or come now.
@@ -608,6 +635,8 @@ absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   if (impl_ == nullptr) return NoStepError("Lookup");
   EmbeddingCollection::Impl& c = *impl_->collection;
   return c.Together([&]() -> absl::Status {
+    // A late batch has its sizes then.
+    if (impl_->late) HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
     HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, output));
     HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
     return c.Lookup(impl_.get(), output);
@@ -869,7 +898,7 @@ template <typename Batch>
 absl::Status EmbeddingCollection::Impl::Evaluate(const Batch& batch,
                                                  const EmbeddingOutput& output) {
   // It stays until this call returns.
-  HOTROW_RETURN_IF_ERROR(Take(batch, TakeArrays::kInPlace, &evaluation->input()));
+  HOTROW_RETURN_IF_ERROR(Take(batch, TakeArrays::kInPlace, ctx.pool, &evaluation->input()));
   HOTROW_RETURN_IF_ERROR(internal::CheckShapes(plan, evaluation->input(), output));
   HOTROW_RETURN_IF_ERROR(CheckIdle("Evaluate"));
   const StepPipeline::Pause pause(prefetcher->pipeline());
@@ -1087,7 +1116,12 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   c.snapshots->AddTo(&stats);
   c.evaluation->AddTo(&stats);
   c.life->AddTo(&stats);
-  for (const EmbeddingStep::Impl* const step : c.outstanding) step->batch.AddTo(&stats);
+  for (const EmbeddingStep::Impl* const step : c.outstanding) {
+    // The Prefetcher may be taking a late batch.
+    if (!step->late || step->use != EmbeddingStep::Impl::Use::kPrefetched) {
+      step->batch.AddTo(&stats);
+    }
+  }
   for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
   if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();
   if (c.shuffle != nullptr) {
