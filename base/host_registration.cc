@@ -1,5 +1,7 @@
 #include "base/host_registration.h"
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -65,6 +67,37 @@ bool IsPageLocked(Device device, const void* data, int64_t bytes) {
   return locked(data) && locked(static_cast<const std::byte*>(data) + bytes - 1);
 }
 
+namespace {
+
+absl::StatusOr<cudaMemoryType> TypeOfMemory(const ExecContext& ctx, const void* data,
+                                            std::string_view name) {
+  cudaPointerAttributes attributes = {};
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaPointerGetAttributes(&attributes, data));
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device != ctx.device_index) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": is memory of GPU ", attributes.device,
+                     ", and the tables are on GPU ", ctx.device_index, "; copy it there first"));
+  }
+  return attributes.type;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> IsOnDevice(const ExecContext& ctx, const void* data, std::string_view name) {
+  if (ctx.device == Device::kCpu) return false;
+  HOTROW_ASSIGN_OR_RETURN(const cudaMemoryType type, TypeOfMemory(ctx, data, name));
+  return type == cudaMemoryTypeDevice || type == cudaMemoryTypeManaged;
+}
+
+absl::Status CheckReached(const ExecContext& ctx, const void* data, std::string_view name) {
+  if (ctx.device == Device::kCpu || data == nullptr) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(const cudaMemoryType type, TypeOfMemory(ctx, data, name));
+  if (type != cudaMemoryTypeUnregistered) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), ": is memory of the host that is not page-locked, which GPU ",
+                   ctx.device_index, " does not reach; give memory of that GPU"));
+}
+
 #else
 
 absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void*, int64_t bytes) {
@@ -78,6 +111,12 @@ void HostRegistration::Release() { data_ = nullptr; }
 absl::StatusOr<ExecContext> CurrentDevice(Device device) { return ExecContext{.device = device}; }
 
 bool IsPageLocked(Device device, const void*, int64_t) { return device == Device::kCpu; }
+
+absl::StatusOr<bool> IsOnDevice(const ExecContext&, const void*, std::string_view) { return false; }
+
+absl::Status CheckReached(const ExecContext&, const void*, std::string_view) {
+  return absl::OkStatus();
+}
 
 #endif
 

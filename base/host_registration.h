@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "base/exec_context.h"
@@ -53,6 +55,13 @@ absl::StatusOr<ExecContext> CurrentDevice(Device device);
 // Whether memory of the host is page-locked, by whomever in this process: copies from there to a
 // GPU run beside other work. With Device::kCpu always.
 bool IsPageLocked(Device device, const void* data, int64_t bytes);
+
+// Whether memory is that of ctx's GPU; false: it is memory of the host, page-locked or not. On the
+// CPU always false. InvalidArgument, which begins with `name`: it is memory of another GPU.
+absl::StatusOr<bool> IsOnDevice(const ExecContext& ctx, const void* data, std::string_view name);
+// OK where kernels on ctx.stream may use memory: that of ctx's device, and page-locked memory of
+// the host. InvalidArgument, as above, for any other. On the CPU always OK, and for null.
+absl::Status CheckReached(const ExecContext& ctx, const void* data, std::string_view name);
 
 }  // namespace hotrow
 

@@ -107,6 +107,8 @@ template <>
 inline constexpr uint64_t kFirstSize<hotrow_packer_options> = offsetof(hotrow_packer_options,
                                                                        dense);
 template <>
+inline constexpr uint64_t kFirstSize<hotrow_batch> = offsetof(hotrow_batch, on_device);
+template <>
 inline constexpr uint64_t kFirstSize<hotrow_data_options> = offsetof(hotrow_data_options,
                                                                      shuffle_bytes);
 template <>

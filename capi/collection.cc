@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/out_of_room.h"
 #include "base/status_macros.h"
+#include "capi/batch_copy_impl.h"
 #include "capi/call_impl.h"
 #include "capi/handles_impl.h"
 #include "capi/options_impl.h"
@@ -21,6 +23,7 @@ void Tables::End() {
   writer.reset();  // its thread commits snapshots of the collection
   steps.clear();
   collection.reset();
+  copies = {};
 }
 
 Turn::Turn(std::shared_ptr<Tables> tables)
@@ -96,14 +99,19 @@ hotrow_status CallStep(const hotrow_step* step, const Body& body) noexcept {
   });
 }
 
+ExecContext OnCallersStream(const Tables& tables) {
+  ExecContext callers = tables.context->exec;
+  callers.stream = tables.callers_stream.value_or(callers.stream);
+  return callers;
+}
+
 // Runs a call that reads or writes device memory of the caller's: what it enqueues comes behind
 // what the caller's stream has, and before what that gets later.
 template <typename Body>
 absl::Status InOrder(Tables& tables, const Body& body) {
   if (!tables.callers_stream.has_value()) return body();
   DeviceStream& own = *tables.context->stream;
-  ExecContext callers = tables.context->exec;
-  callers.stream = *tables.callers_stream;
+  const ExecContext callers = OnCallersStream(tables);
   HOTROW_RETURN_IF_ERROR(own.RunAfter(callers.stream));
   absl::Status status = body();
   const absl::Status ordered = own.RunBefore(callers);
@@ -180,22 +188,47 @@ hotrow_status CallSnapshots(const hotrow_collection* collection, const Body& bod
   });
 }
 
+absl::StatusOr<BatchView> TakeBatchOf(const Tables& tables, const hotrow_batch* batch) {
+  HOTROW_ASSIGN_OR_RETURN(BatchView view, TakeBatch(batch, tables.collection->feature_names(),
+                                                    tables.context->exec.device));
+  // The engine says so of a batch that it sees; a copy would take the memory before.
+  if (view.on_device && view.all.batch_size > tables.options.max_batch_size) {
+    return absl::InvalidArgumentError(absl::StrCat("batch.batch_size: is ", view.all.batch_size,
+                                                   ", must lie in [0, ",
+                                                   tables.options.max_batch_size, "]"));
+  }
+  return view;
+}
+
+// owner: null: the batch is copied.
+absl::StatusOr<EmbeddingStep> MakeStep(Tables& tables, const BatchView& view,
+                                       std::shared_ptr<const void> owner,
+                                       std::function<absl::Status()> ready = nullptr) {
+  EmbeddingCollection& to = *tables.collection;
+  return view.jagged ? to.Prefetch(view.all, std::move(owner), std::move(ready))
+                     : to.Prefetch(view.features(), std::move(owner), std::move(ready));
+}
+
+// The same for a batch with arrays on the GPU; no thread of the caller's waits for them.
+absl::StatusOr<EmbeddingStep> MakeStepOfCopy(Tables& tables, const BatchView& view) {
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BatchCopy> copy,
+      tables.copies.Begin(OnCallersStream(tables), view, tables.collection->feature_names()));
+  return MakeStep(tables, copy->view(), copy, [its = copy.get()] { return its->Wait(); });
+}
+
 // owner: null: the batch is copied.
 hotrow_status Prefetch(hotrow_collection* collection, const hotrow_batch* batch,
                        std::shared_ptr<const void> owner, hotrow_step** step) noexcept {
   return CallTogether(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
-    HOTROW_ASSIGN_OR_RETURN(const BatchView view,
-                            TakeBatch(batch, tables.collection->feature_names()));
+    HOTROW_ASSIGN_OR_RETURN(const BatchView view, TakeBatchOf(tables, batch));
     // Before the step, so that none is left behind when there is no memory for its handle.
     auto handle = std::make_unique<hotrow_step>();
     std::list<EmbeddingStep> made(1);
     // The owner stays for another try.
-    if (view.jagged) {
-      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.all, owner));
-    } else {
-      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.features(), owner));
-    }
+    HOTROW_ASSIGN_OR_RETURN(made.front(), view.on_device ? MakeStepOfCopy(tables, view)
+                                                         : MakeStep(tables, view, owner));
     tables.steps.splice(tables.steps.end(), made);
     handle->tables = collection->tables;
     handle->step = std::prev(tables.steps.end());
@@ -261,7 +294,11 @@ hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* 
           "the collection's context has no stream that is its own; make it with the device cuda "
           "and without a cuda_stream");
     }
-    tables.callers_stream = static_cast<CudaStream>(cuda_stream);
+    ExecContext on = tables.context->exec;
+    on.stream = static_cast<CudaStream>(cuda_stream);
+    // The default stream is that of the current device, which is the context's.
+    if (on.stream != nullptr) HOTROW_RETURN_IF_ERROR(CheckStream(on, "cuda_stream"));
+    tables.callers_stream = on.stream;
     return absl::OkStatus();
   });
 }
@@ -316,7 +353,7 @@ hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
                                  const hotrow_matrix* unpooled, int64_t num_unpooled) {
   return CallStep(step, [&](Tables& tables, EmbeddingStep& its) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
-                            TakeOutput(pooled, unpooled, num_unpooled));
+                            TakeOutput(tables.context->exec, pooled, unpooled, num_unpooled));
     return InOrder(tables, [&] { return its.Lookup(output); });
   });
 }
@@ -364,10 +401,16 @@ hotrow_status hotrow_evaluate(hotrow_collection* collection, const hotrow_batch*
                               const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
                               int64_t num_unpooled) {
   return CallTogether(collection, [&](Tables& tables) -> absl::Status {
-    HOTROW_ASSIGN_OR_RETURN(const BatchView view,
-                            TakeBatch(batch, tables.collection->feature_names()));
+    HOTROW_ASSIGN_OR_RETURN(BatchView view, TakeBatchOf(tables, batch));
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
-                            TakeOutput(pooled, unpooled, num_unpooled));
+                            TakeOutput(tables.context->exec, pooled, unpooled, num_unpooled));
+    std::shared_ptr<BatchCopy> copy;
+    if (view.on_device) {
+      HOTROW_ASSIGN_OR_RETURN(copy, tables.copies.Begin(OnCallersStream(tables), view,
+                                                        tables.collection->feature_names()));
+      HOTROW_RETURN_IF_ERROR(copy->Wait());
+      view = copy->view();
+    }
     return InOrder(tables, [&] {
       return view.jagged ? tables.collection->Evaluate(view.all, output)
                          : tables.collection->Evaluate(view.features(), output);

@@ -58,16 +58,19 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
     return state;
   }
   state->exec.stream = static_cast<CudaStream>(options.cuda_stream);
-  HOTROW_ASSIGN_OR_RETURN(const int of_stream, DeviceOfStream(state->exec));
-  if (of_stream != options.device_index) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "options.cuda_stream: is of device ", of_stream, ", and options.device_index is ",
-        options.device_index, "; make the stream when that device is the current one"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckStream(state->exec, "options.cuda_stream"));
   return state;
 }
 
 }  // namespace
+
+absl::Status CheckStream(const ExecContext& ctx, std::string_view name) {
+  HOTROW_ASSIGN_OR_RETURN(const int of_stream, DeviceOfStream(ctx));
+  if (of_stream == ctx.device_index) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(name), ": is of device ", of_stream, ", and options.device_index is ",
+      ctx.device_index, "; make the stream when that device is the current one"));
+}
 
 absl::StatusOr<DeviceScope> DeviceScope::Enter([[maybe_unused]] const ExecContext& exec) {
   DeviceScope scope;

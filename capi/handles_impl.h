@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
+#include "capi/batch_copy_impl.h"
 #include "capi/call_impl.h"
 #include "comm/communicator.h"
 #include "embedding/embedding_collection.h"
@@ -49,6 +51,8 @@ class DeviceScope {
   std::optional<CudaDeviceGuard> guard_;  // none: the CPU's
 #endif
 };
+// InvalidArgument, which begins with `name`, where ctx.stream is of another device than ctx's.
+absl::Status CheckStream(const ExecContext& ctx, std::string_view name);
 // null: a context with default options.
 absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* context);
 
@@ -70,6 +74,7 @@ struct Tables : Handle {
   std::unique_ptr<EmbeddingCollection> collection;  // null: it has ended
   std::unique_ptr<CheckpointWriter> writer;         // null: no checkpoints
   std::optional<CudaStream> callers_stream;         // hotrow_collection_use_stream; none: exec's
+  BatchCopies copies;                               // of batches with arrays on the GPU
   SavedModel begun;  // what the writer was given last, until that is committed
   std::list<EmbeddingStep> steps;
 

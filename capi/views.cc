@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_registration.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "capi/call_impl.h"
@@ -107,16 +108,19 @@ absl::StatusOr<FeatureBags> TakeBags(const hotrow_bags& in, const float* scores,
 }
 
 template <typename Views>
-absl::Status TakeMatrices(const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
-                          int64_t num_unpooled, Views* out) {
+absl::Status TakeMatrices(const ExecContext& ctx, const hotrow_matrix* pooled,
+                          const hotrow_matrix* unpooled, int64_t num_unpooled, Views* out) {
   if (pooled != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(out->pooled, TakeMatrix(*pooled, "pooled"));
+    HOTROW_RETURN_IF_ERROR(CheckReached(ctx, pooled->data, "pooled.data"));
   }
   HOTROW_RETURN_IF_ERROR(CheckCount(num_unpooled, "num_unpooled", kListMax));
   if (num_unpooled > 0) HOTROW_RETURN_IF_ERROR(NotNull(unpooled, "unpooled"));
   for (int64_t i = 0; i < num_unpooled; ++i) {
     HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view,
                             TakeMatrix(unpooled[i], absl::StrCat("unpooled[", i, "]")));
+    HOTROW_RETURN_IF_ERROR(
+        CheckReached(ctx, unpooled[i].data, absl::StrCat("unpooled[", i, "].data")));
     out->unpooled.push_back(view);
   }
   return absl::OkStatus();
@@ -159,7 +163,7 @@ absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view
 }
 
 absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
-                                    const std::vector<std::string>& feature_names) {
+                                    const std::vector<std::string>& feature_names, Device device) {
   HOTROW_ASSIGN_OR_RETURN(
       const hotrow_batch batch,
       TakeStruct(in, hotrow_batch{.struct_size = sizeof(hotrow_batch)}, "batch"));
@@ -174,7 +178,16 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
   const auto scores_of = [&batch](int64_t f) {
     return batch.scores == nullptr ? nullptr : batch.scores[f];
   };
+  if (batch.on_device < 0 || batch.on_device > 1 || batch.reserved != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("batch.on_device: is ", batch.on_device, ", must be 0 or 1, and reserved 0"));
+  }
+  if (batch.on_device != 0 && device == Device::kCpu) {
+    return absl::InvalidArgumentError(
+        "batch.on_device: is 1, and what reads the batch is not on a GPU; copy it to the host");
+  }
   BatchView out;
+  out.on_device = batch.on_device != 0;
   out.all.batch_size = batch.batch_size;
   if (batch.num_features == 0) {
     absl::StatusOr<FeatureBags> bags =
@@ -230,10 +243,10 @@ absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::s
                            matrix.stride);
 }
 
-absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
+absl::StatusOr<EmbeddingOutput> TakeOutput(const ExecContext& ctx, const hotrow_matrix* pooled,
                                            const hotrow_matrix* unpooled, int64_t num_unpooled) {
   EmbeddingOutput out;
-  HOTROW_RETURN_IF_ERROR(TakeMatrices(pooled, unpooled, num_unpooled, &out));
+  HOTROW_RETURN_IF_ERROR(TakeMatrices(ctx, pooled, unpooled, num_unpooled, &out));
   return out;
 }
 
@@ -241,7 +254,7 @@ absl::StatusOr<EmbeddingGradient> TakeGradient(const ExecContext& ctx, const hot
                                                const hotrow_matrix* unpooled,
                                                int64_t num_unpooled) {
   EmbeddingGradient out;
-  HOTROW_RETURN_IF_ERROR(TakeMatrices(pooled, unpooled, num_unpooled, &out));
+  HOTROW_RETURN_IF_ERROR(TakeMatrices(ctx, pooled, unpooled, num_unpooled, &out));
   if (ctx.device != Device::kCpu) return out;
   HOTROW_RETURN_IF_ERROR(CheckFinite(ctx.pool, out.pooled, "pooled"));
   for (size_t i = 0; i < out.unpooled.size(); ++i) {

@@ -45,17 +45,21 @@ absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view
 // A batch in either of its two forms.
 struct BatchView {
   bool jagged = false;
+  bool on_device = false;         // arrays may lie in memory of a GPU
   JaggedBatch all;                // jagged
   std::vector<FeatureBags> bags;  // not jagged
   FeatureBatch features() const { return {.batch_size = all.batch_size, .features = bags}; }
 };
+// device: what reads it; where that is none but the CPU, on_device is refused.
 absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* batch,
-                                    const std::vector<std::string>& feature_names);
+                                    const std::vector<std::string>& feature_names,
+                                    Device device = Device::kCpu);
 
 absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::string_view name);
-absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
+// Also InvalidArgument where ctx's device does not reach a matrix ...
+absl::StatusOr<EmbeddingOutput> TakeOutput(const ExecContext& ctx, const hotrow_matrix* pooled,
                                            const hotrow_matrix* unpooled, int64_t num_unpooled);
-// The gradient; also InvalidArgument where a number of it is not finite, in host memory.
+// ... or a number of a gradient is not finite, in host memory.
 absl::StatusOr<EmbeddingGradient> TakeGradient(const ExecContext& ctx, const hotrow_matrix* pooled,
                                                const hotrow_matrix* unpooled, int64_t num_unpooled);
 

@@ -23,7 +23,9 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   c.snapshots->AddTo(&stats);
   c.evaluation->AddTo(&stats);
   c.rules->AddTo(&stats);
-  for (const EmbeddingStep::Impl* const step : c.outstanding) step->batch.AddTo(&stats);
+  for (const EmbeddingStep::Impl* const step : c.outstanding) {
+    if (!step->awaits_batch()) step->batch.AddTo(&stats);  // the Prefetcher may be taking it
+  }
   for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
   if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();
   if (c.shuffle != nullptr) {

@@ -79,43 +79,58 @@ absl::StatusOr<FeatureOrder> EmbeddingCollection::OrderOf(
 // --- Batches
 
 absl::Status EmbeddingCollection::Impl::Take(const JaggedBatch& batch, TakeArrays arrays,
-                                             TakenBatch* taken) const {
-  return internal::TakeBatch(plan, options.max_batch_size, ctx.pool, batch, arrays, taken);
+                                             ThreadPool* pool, TakenBatch* taken) const {
+  return internal::TakeBatch(plan, options.max_batch_size, pool, batch, arrays, taken);
 }
 
 absl::Status EmbeddingCollection::Impl::Take(const FeatureBatch& batch, TakeArrays arrays,
-                                             TakenBatch* taken) const {
+                                             ThreadPool* pool, TakenBatch* taken) const {
   const FeatureOrder none;
-  return internal::TakeBatch(plan, options.max_batch_size, ctx.pool, batch,
+  return internal::TakeBatch(plan, options.max_batch_size, pool, batch,
                              (batch.order == nullptr ? none : *batch.order).position_of_, arrays,
                              taken);
 }
 
 template <typename Batch>
+absl::Status EmbeddingCollection::Impl::TakeForStep(const Batch& batch, TakeArrays arrays,
+                                                    ThreadPool* pool, bool late,
+                                                    TakenBatch* taken) const {
+  try {
+    return Take(batch, arrays, pool, taken);
+  } catch (const std::bad_alloc&) {
+    // Page-locked memory may be refused while the process has other memory left.
+    if (ctx.device == Device::kCpu && !late) throw;
+    return absl::ResourceExhaustedError("Prefetch: no page-locked memory for the batch");
+  }
+}
+
+template <typename Batch>
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
-    const Batch& batch, std::shared_ptr<const void> owner) {
+    const Batch& batch, std::shared_ptr<const void> owner, std::function<absl::Status()> ready) {
   if (static_cast<int32_t>(outstanding.size()) > options.prefetch_depth) {
     return absl::FailedPreconditionError(
         absl::StrCat("Prefetch: ", outstanding.size(), " steps are outstanding, prefetch_depth is ",
                      options.prefetch_depth, "; update the oldest first"));
   }
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, NewStep());
-  const absl::Status good = [&]() -> absl::Status {
-    try {
-      return Take(batch, owner == nullptr ? TakeArrays::kCopy : TakeArrays::kInPlace,
-                  &impl->batch.input);
-    } catch (const std::bad_alloc&) {
-      // Page-locked memory may be refused while the process has other memory left.
-      if (ctx.device == Device::kCpu) throw;
-      return absl::ResourceExhaustedError("Prefetch: no page-locked memory for the batch");
+  const TakeArrays arrays = owner == nullptr ? TakeArrays::kCopy : TakeArrays::kInPlace;
+  TakenBatch* const taken = &impl->batch.input;
+  impl->late = ready != nullptr;
+  if (impl->late) {
+    taken->owner = std::move(owner);
+    impl->take_late = [this, batch, arrays, taken, ready = std::move(ready)](ThreadPool* pool) {
+      const absl::Status status = ready();
+      return status.ok() ? TakeForStep(batch, arrays, pool, /*late=*/true, taken) : status;
+    };
+  } else {
+    const absl::Status good = TakeForStep(batch, arrays, ctx.pool, /*late=*/false, taken);
+    if (!good.ok()) {
+      taken->Clear();
+      free_steps.push_back(std::move(impl));
+      return good;
     }
-  }();
-  if (!good.ok()) {
-    impl->batch.input.Clear();
-    free_steps.push_back(std::move(impl));
-    return good;
+    if (taken->in_place()) taken->owner = std::move(owner);
   }
-  if (impl->batch.input.in_place()) impl->batch.input.owner = std::move(owner);
   // From here on the step object undoes everything if we fail.
   EmbeddingStep step(std::move(impl));
   outstanding.push_back(step.impl_.get());
@@ -128,13 +143,17 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch,
-                                                            std::shared_ptr<const void> owner) {
-  return impl_->Together([&] { return impl_->Prefetch(batch, std::move(owner)); });
+                                                            std::shared_ptr<const void> owner,
+                                                            std::function<absl::Status()> ready) {
+  return impl_->Together(
+      [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch,
-                                                            std::shared_ptr<const void> owner) {
-  return impl_->Together([&] { return impl_->Prefetch(batch, std::move(owner)); });
+                                                            std::shared_ptr<const void> owner,
+                                                            std::function<absl::Status()> ready) {
+  return impl_->Together(
+      [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
 }
 
 absl::Status EmbeddingCollection::Impl::CheckIdle(const char* call) const {
@@ -149,7 +168,7 @@ template <typename Batch>
 absl::Status EmbeddingCollection::Impl::Evaluate(const Batch& batch,
                                                  const EmbeddingOutput& output) {
   // It stays until this call returns.
-  HOTROW_RETURN_IF_ERROR(Take(batch, TakeArrays::kInPlace, &evaluation->input()));
+  HOTROW_RETURN_IF_ERROR(Take(batch, TakeArrays::kInPlace, ctx.pool, &evaluation->input()));
   HOTROW_RETURN_IF_ERROR(internal::CheckShapes(plan, evaluation->input(), output));
   HOTROW_RETURN_IF_ERROR(CheckIdle("Evaluate"));
   const StepPipeline::Pause pause(prefetcher->pipeline());

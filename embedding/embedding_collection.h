@@ -108,10 +108,17 @@ class EmbeddingCollection {
   // lie end to end. On a GPU page-locked ones alone. That is so when the step ends, by its Update
   // or without, and when Prefetch returns where no array stays; on the thread of that call, which
   // the owner must not use to call the collection.
+  //
+  // ready: null, or what waits until the arrays have been written: a copy from a GPU, say. It is
+  // called once, by the thread that makes rows resident, before any array is read; the owner keeps
+  // what a FeatureBatch points to, too. A malformed batch is then an error of the step's
+  // Lookup, before which the step has no sizes (batch_size, num_lookups, has_single_lookups).
   absl::StatusOr<EmbeddingStep> Prefetch(const JaggedBatch& batch,
-                                         std::shared_ptr<const void> owner = nullptr);
+                                         std::shared_ptr<const void> owner = nullptr,
+                                         std::function<absl::Status()> ready = nullptr);
   absl::StatusOr<EmbeddingStep> Prefetch(const FeatureBatch& batch,
-                                         std::shared_ptr<const void> owner = nullptr);
+                                         std::shared_ptr<const void> owner = nullptr,
+                                         std::function<absl::Status()> ready = nullptr);
   // The same values as Lookup would give after the last Update, and no trace left: no row is made,
   // no recency, frequency, pin or residency changes. Unseen keys read their initial rows.
   absl::Status Evaluate(const JaggedBatch& batch, const EmbeddingOutput& output);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "base/buffer.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
+#include "base/thread_pool.h"
 #include "comm/lane.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
@@ -117,17 +119,22 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   // --- embedding_collection.cc
 
-  // owner: null: the batch is copied.
+  // owner: null: the batch is copied. ready: null: it is taken at once.
   template <typename Batch>
-  absl::StatusOr<EmbeddingStep> Prefetch(const Batch& batch, std::shared_ptr<const void> owner);
+  absl::StatusOr<EmbeddingStep> Prefetch(const Batch& batch, std::shared_ptr<const void> owner,
+                                         std::function<absl::Status()> ready);
   template <typename Batch>
   absl::Status Evaluate(const Batch& batch, const EmbeddingOutput& output);
   // Whether no rows or gradients of several ranks are under way.
   absl::Status CheckIdle(const char* call) const;
-  absl::Status Take(const JaggedBatch& batch, internal::TakeArrays arrays,
+  absl::Status Take(const JaggedBatch& batch, internal::TakeArrays arrays, ThreadPool* pool,
                     internal::TakenBatch* taken) const;
-  absl::Status Take(const FeatureBatch& batch, internal::TakeArrays arrays,
+  absl::Status Take(const FeatureBatch& batch, internal::TakeArrays arrays, ThreadPool* pool,
                     internal::TakenBatch* taken) const;
+  // Take for a step. It throws on the CPU alone, and not on a thread of the pipeline.
+  template <typename Batch>
+  absl::Status TakeForStep(const Batch& batch, internal::TakeArrays arrays, ThreadPool* pool,
+                           bool late, internal::TakenBatch* taken) const;
   // What EmbeddingResiduals asks for.
   bool kept() const override { return residuals != nullptr; }
   absl::StatusOr<HostBuffer<std::byte>> Save() override;

@@ -47,10 +47,10 @@ void EmbeddingStep::Cancel() {
 }
 
 int64_t EmbeddingStep::batch_size() const {
-  return impl_ == nullptr ? 0 : impl_->batch.input.batch_size;
+  return impl_ == nullptr || impl_->awaits_batch() ? 0 : impl_->batch.input.batch_size;
 }
 int64_t EmbeddingStep::num_lookups() const {
-  return impl_ == nullptr ? 0 : impl_->batch.input.num_lookups();
+  return impl_ == nullptr || impl_->awaits_batch() ? 0 : impl_->batch.input.num_lookups();
 }
 int64_t EmbeddingStep::num_unique_keys() const {
   if (impl_ == nullptr) return 0;
@@ -97,6 +97,7 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
     outstanding.erase(at);
     prefetcher->Forget(step);
   }
+  step->take_late = nullptr;
   // Last: what it lets go of may be code of the caller.
   step->batch.input.Clear();
 }
@@ -183,6 +184,8 @@ absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   if (impl_ == nullptr) return NoStepError("Lookup");
   EmbeddingCollection::Impl& c = *impl_->collection;
   return c.Together([&]() -> absl::Status {
+    // A late batch has its sizes then.
+    if (impl_->late) HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
     HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, output));
     HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
     return c.Lookup(impl_.get(), output);
@@ -202,7 +205,7 @@ absl::Status EmbeddingCollection::Impl::LookupRows(EmbeddingStep::Impl* step, co
 }
 
 bool EmbeddingStep::has_single_lookups() const {
-  if (impl_ == nullptr) return false;
+  if (impl_ == nullptr || impl_->awaits_batch()) return false;
   const TakenBatch& input = impl_->batch.input;
   const internal::Plan& plan = impl_->collection->plan;
   if (!impl_->batch.alone || !input.single_lookups || !input.weights.empty()) return false;

@@ -87,6 +87,10 @@ void Prefetcher::Withdraw(PrefetchedStep* step) {
 }
 
 absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) {
+  if (step->take_late != nullptr) {
+    TraceSpan span(ctx_.trace, "wait_for_batch");
+    HOTROW_RETURN_IF_ERROR(std::exchange(step->take_late, nullptr)(ctx_.pool));
+  }
   TraceSpan span(ctx_.trace, "unique");
   StepBatch& b = step->batch;
   if (b.staged) return b.FindOnDevice(ctx_, plan_, &scratch->segments);

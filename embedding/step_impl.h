@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
+#include "base/thread_pool.h"
 #include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/device_keys_impl.h"
@@ -173,6 +175,8 @@ struct StepBatch {
 struct PrefetchedStep : StepPipeline::Job {
   StepBatch batch;
   TierStep tiers;
+  // Fills batch.input, once, where the batch was not there yet when it was prefetched; else null.
+  std::function<absl::Status(ThreadPool*)> take_late;
   // Several ranks: the Prefetcher's work that fills batch.shuffled.
   int64_t id_ticket = -1;
 };
@@ -190,6 +194,8 @@ struct EmbeddingStep::Impl : internal::PrefetchedStep {
 
   EmbeddingCollection::Impl* collection = nullptr;
   Use use = Use::kPrefetched;
+  bool late = false;  // take_late was given: batch.input belongs to the Prefetcher until its Wait
+  bool awaits_batch() const { return late && use == Use::kPrefetched; }
   const uint32_t* skip = nullptr;  // of the gradient that BeginUpdate took
 
   // An exchange of rows or gradients waits for its end.

@@ -70,6 +70,12 @@ const char* hotrow_error_message(void);
 const char* hotrow_status_name(hotrow_status status);
 // The version of the library: "0.1.0".
 const char* hotrow_version(void);
+// What the library is and what it finds: {"version": "0.1.0", "commit": "46a8ec8f", "cuda":
+// {"architectures": "80-real,90", "runtime": "13.0", "driver": "13.0", "devices": [{"name":
+// "NVIDIA H100", "capability": "9.0", "memory_bytes": 85899345920}], "problem": ""}}. commit: "":
+// it was not told. cuda: null without CUDA code. driver: the newest version that the driver takes;
+// "": there is none. problem: why there is no device.
+hotrow_status hotrow_environment(char* text, uint64_t size, uint64_t* needed);
 
 // ---- Context: threads and device ----
 
@@ -266,7 +272,7 @@ hotrow_status hotrow_collection_create(hotrow_context* context,
 // from device memory, and reads what they write there; NULL is the legacy default stream. From now
 // on a call's work comes behind what that stream has when it is made, and before what the stream
 // gets later; no host waits. May change between calls. FAILED_PRECONDITION: the CPU, or a context
-// that was given a stream.
+// that was given a stream. INVALID_ARGUMENT: a stream of another device.
 hotrow_status hotrow_collection_use_stream(hotrow_collection* collection, void* cuda_stream);
 // cuda: waits until the device has done what calls have enqueued. cpu: returns at once.
 hotrow_status hotrow_wait(hotrow_collection* collection);
@@ -318,10 +324,17 @@ typedef struct hotrow_batch {
   // does. For a feature whose table keeps none it is NULL (with all features together they are not
   // looked at). Only training makes use of them.
   const float* const* scores;
+  // 1: any of the arrays may be memory of the collection's GPU: each is looked at. Those are read
+  // in the order of the caller's stream, which may write them again right after; no host waits. A
+  // batch that is malformed is then found out by the step's lookup, with prefetch_depth 0 by
+  // prefetch. 0: all are memory of the host. Not for the CPU, scorers and packers.
+  int32_t on_device;
+  int32_t reserved;  // 0
 } hotrow_batch;
 
-// Row-major: element (r, c) is data[r * stride + c]. On a GPU device memory, unless a comment says
-// so. Inputs are read alone.
+// Row-major: element (r, c) is data[r * stride + c]. On a GPU memory of that device (or page-locked
+// memory of the host; any other is INVALID_ARGUMENT), unless a comment says so. Inputs are read
+// alone.
 typedef struct hotrow_matrix {
   void* data;
   int64_t rows;
@@ -342,10 +355,10 @@ hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch*
 // The same without a copy: arrays that have the library's form are read where they lie, and stay
 // as they are until release(user) is called: ids and offsets of 64 bits and weights, all features
 // in one array; of features apart ids and weights, where those of all features lie end to end. On a
-// GPU page-locked ones alone. The structs themselves may be freed at once. release is called once,
-// also where this fails: when the step ends, or at once where nothing has to stay, by the call that
-// ends it and on its thread; it must call nothing of the collection. NULL: the arrays stay until
-// the step has been updated or destroyed, or its collection was.
+// GPU page-locked ones alone; with on_device none. The structs themselves may be freed at once.
+// release is called once, also where this fails: when the step ends, or at once where nothing has
+// to stay, by the call that ends it and on its thread; it must call nothing of the collection.
+// NULL: the arrays stay until the step has been updated or destroyed, or its collection was.
 typedef void (*hotrow_release_fn)(void* user);
 hotrow_status hotrow_prefetch_in_place(hotrow_collection* collection, const hotrow_batch* batch,
                                        hotrow_release_fn release, void* user, hotrow_step** step);

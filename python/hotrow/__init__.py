@@ -11,6 +11,7 @@
 from . import errors
 from ._abi import version as _version
 from ._arrow import batches as arrow_batches
+from ._environment import environment
 from .batches import Bags, Embeddings, Jagged
 from .collection import EmbeddingCollection, Step
 from .data import Data, Packed, Samples
@@ -73,6 +74,7 @@ __all__ = [
     "Transport",
     "arrow_batches",
     "constant",
+    "environment",
     "errors",
     "export_portable",
     "import_portable",

@@ -1,6 +1,7 @@
 """The command `hotrow` (`python -m hotrow`): plans, trains, inspects, verifies and converts.
 
-It is a program beside this package, which takes the place of the interpreter.
+It is a program beside this package, which takes the place of the interpreter. `hotrow env` alone is
+of the package: it says what was installed and what it finds.
 """
 
 import os
@@ -18,6 +19,11 @@ def program() -> str:
 
 
 def main() -> NoReturn:
+    if sys.argv[1:2] == ["env"]:
+        from ._environment import main as env
+
+        env(sys.argv[2:])
+        sys.exit()
     path = program()
     try:
         check_processor()

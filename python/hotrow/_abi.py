@@ -220,6 +220,8 @@ class Batch(Structure):
         ("bags", c_void_p),
         ("num_features", c_int64),
         ("scores", c_void_p),
+        ("on_device", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -472,6 +474,8 @@ scorer_score_lines = _function(
 )
 probabilities = _function("probabilities", c_void_p, c_int64, c_void_p)
 
+environment = _function("environment", *_TEXT)
+
 _VERSION = lib.hotrow_version
 _VERSION.restype = c_char_p
 _VERSION.argtypes = []
@@ -519,3 +523,7 @@ def text_of(function: Callable[..., int], handle: Optional[int]) -> str:
 
 def json_of(function: Callable[..., int], handle: Optional[int]) -> Any:
     return json.loads(text_of(function, handle))
+
+
+def environment_of_library() -> Any:
+    return json_of(lambda _, *text: environment(*text), None)

@@ -128,7 +128,7 @@ def _floats(data: Any, name: str, feature: str, values: np.ndarray) -> np.ndarra
 
 
 _BAGS = struct.Struct(_abi.BAGS_FORMAT)
-_BATCH = struct.Struct("@QqPqP")
+_BATCH = struct.Struct("@QqPqPii")
 
 
 class BatchReader:
@@ -161,12 +161,14 @@ class BatchReader:
         self.keep: List[Any] = []
         self.unpooled_sizes: List[int] = []
         self.batch_size = 0
+        self.on_device = 0  # 1: the arrays of this batch may lie on the tables' GPU
 
     def read(self, batch: Batch) -> int:
         """Sets batch_size and unpooled_sizes; returns the address of a hotrow_batch."""
         self.keep = []
         self.unpooled_sizes = []
         self._scores_address = 0
+        self.on_device = 0
         if isinstance(batch, OfReader) and list(batch.names) != self._names:
             self._read_features(self._by_name(batch))
         elif isinstance(batch, Jagged):
@@ -222,11 +224,11 @@ class BatchReader:
 
     def put(
         self, index: int, values: int, offsets: int, lengths: int, size: int, values_type: int,
-        bags_type: int,
+        bags_type: int, weights: int = 0,
     ) -> None:
         """The addresses of a feature, whose arrays the caller keeps; `end` follows the last one."""
         self._pack_bags(
-            self._bags, index * _BAGS.size, values, offsets, lengths, 0, size, values_type,
+            self._bags, index * _BAGS.size, values, offsets, lengths, weights, size, values_type,
             bags_type,
         )
 
@@ -253,10 +255,16 @@ class BatchReader:
         self.batch_size = batch_size
         self._pack(len(self._names))
 
+    def end_jagged(self, batch_size: int) -> None:
+        """The same where `put` had all features in one, and none of them is unpooled."""
+        self.unpooled_sizes = []
+        self.batch_size = batch_size
+        self._pack(0)
+
     def _pack(self, num_features: int) -> None:
         _BATCH.pack_into(
             self._batch, 0, _BATCH.size, self.batch_size, self._bags_address, num_features,
-            self._scores_address,
+            self._scores_address, self.on_device, 0,
         )
         self._scores_address = 0
 

@@ -41,8 +41,9 @@ struct Step {
 
 class Fuzzer : public DrawnCalls {
  public:
-  explicit Fuzzer(uint64_t seed, std::span<const uint8_t> drawn = {})
-      : DrawnCalls(seed, drawn), dir_(TempDir()) {}
+  // gpu: null, or a context whose tables lie on a GPU that has all memory of this process.
+  explicit Fuzzer(uint64_t seed, std::span<const uint8_t> drawn = {}, hotrow_context* gpu = nullptr)
+      : DrawnCalls(seed, drawn), dir_(TempDir()), gpu_(gpu) {}
   ~Fuzzer() {
     for (Step& step : steps_) hotrow_step_destroy(step.handle);
     for (Tables& tables : tables_) hotrow_collection_destroy(tables.handle);
@@ -95,7 +96,7 @@ class Fuzzer : public DrawnCalls {
       table.pooling = Rarely() ? "max" : pooling;
       table.optimizer = &optimizer;
       table.initializer = Rarely() ? "zeros" : nullptr;
-      table.max_row_gradient_norm = Rarely() ? -1.0f : 0.5f;
+      table.max_row_gradient_norm = Rarely() ? -1.0f : gpu_ == nullptr ? 0.5f : 0;
       table.num_embeddings = Rarely() ? Below(2) * (kDrawnKeys + 1) - 1 : 0;
       table.max_hotness = Rarely() ? Below(2) * 8 - 1 : 0;
       const char* const admissions[] = {"always", "lookups:2", "lookups:2:3", "coin:0.5", "coin:2"};
@@ -123,7 +124,7 @@ class Fuzzer : public DrawnCalls {
     options.tables = Null(tables.data());
     options.num_tables = num_tables;
     options.max_batch_size = Rarely() ? Below(2) * 4098 - 1 : kDrawnSamplesMax;
-    options.max_gradient_norm = Rarely() ? -1.0f : 2;
+    options.max_gradient_norm = Rarely() ? -1.0f : gpu_ == nullptr ? 2 : 0;
     options.store_memory_bytes = OddOr(16 << 20);
     options.cache_bytes = Rarely() ? Odd() : Below(2) * (8 << 20);
     options.prefetch_depth = Rarely() ? Odd() : Below(3);
@@ -142,10 +143,15 @@ class Fuzzer : public DrawnCalls {
       if (options.cache_bytes == 0) options.cache_bytes = 8 << 20;
     }
     options.init_from = Rarely() ? path.c_str() : nullptr;
+    if (gpu_ != nullptr) {
+      if (options.store == nullptr) options.cache_bytes = 0;  // rows lie in host memory already
+      options.cache_device_bytes = OddOr(4 << 20);
+      options.cache_device_index_bytes = Rarely() ? OddOr(1 << 20) : 0;
+    }
     int64_t bytes = 0;
-    Check(hotrow_min_cache_bytes(nullptr, Null(&options), Null(&bytes)));
+    Check(hotrow_min_cache_bytes(gpu_, Null(&options), Null(&bytes)));
     hotrow_collection* handle = nullptr;
-    if (Check(hotrow_collection_create(nullptr, Null(&options), &handle)) != HOTROW_OK) {
+    if (Check(hotrow_collection_create(gpu_, Null(&options), &handle)) != HOTROW_OK) {
       EXPECT_EQ(handle, nullptr);
       return;
     }
@@ -230,6 +236,7 @@ class Fuzzer : public DrawnCalls {
     if (tables == nullptr || tables->handle == nullptr) return;
     // Given away with a call in place.
     auto batch = MakeBatch(std::ssize(tables->features), Below(2) == 0);
+    PlaceBatch(batch.get());
     Step step = {.tables = static_cast<size_t>(tables - tables_.data()),
                  .batch_size = batch->batch.batch_size,
                  .lookups = UnpooledLookups(*tables, *batch)};
@@ -277,17 +284,33 @@ class Fuzzer : public DrawnCalls {
         break;
       default:
         DestroyStep(i);
+        return;
     }
+    Wait(step.tables);
+  }
+
+  // Says of some that their arrays may lie on the GPU.
+  void PlaceBatch(Batch* batch) {
+    if (batch->batch.struct_size < sizeof(batch->batch)) return;
+    batch->batch.on_device = static_cast<int32_t>(Rarely() ? Below(4) - 1 : Below(2));
+    if (gpu_ == nullptr && !Rarely()) batch->batch.on_device = 0;
+  }
+  // For matrices that are freed after the call.
+  void Wait(size_t tables) {
+    if (gpu_ != nullptr && tables_[tables].handle != nullptr) hotrow_wait(tables_[tables].handle);
   }
 
   void Evaluate() {
     Tables* const tables = AnyTables();
     if (tables == nullptr || tables->handle == nullptr) return;
+    if (Rarely()) Check(hotrow_collection_use_stream(tables->handle, nullptr));
     const auto batch = MakeBatch(std::ssize(tables->features), Below(2) == 0);
+    PlaceBatch(batch.get());
     const auto matrices = MakeMatrices(*tables, std::clamp<int64_t>(batch->batch.batch_size, 0, 9),
                                        UnpooledLookups(*tables, *batch), Below(2) == 0);
     Check(hotrow_evaluate(tables->handle, &batch->batch, matrices->pooled_or_null,
                           matrices->unpooled.data(), matrices->num_unpooled));
+    Wait(static_cast<size_t>(tables - tables_.data()));
   }
 
   struct Visit {
@@ -582,9 +605,11 @@ class Fuzzer : public DrawnCalls {
                               matrices->unpooled.data(), matrices->num_unpooled),
               HOTROW_OK)
         << hotrow_error_message();
+    Wait(i);
   }
 
   const std::filesystem::path dir_;
+  hotrow_context* const gpu_;
   int64_t packs_ = 0;
   std::vector<Tables> tables_;
   std::vector<Step> steps_;
@@ -606,13 +631,46 @@ TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {
   EXPECT_GT(good, 50);  // not all of it is refused
 }
 
+// A context of the emulated GPU, where that takes any memory for its own; null: there is none.
+hotrow_context* EmulatedGpu() {
+  std::string found(4096, '\0');
+  if (std::getenv("HOTROW_EMULATED_GPU_ANY_MEMORY") == nullptr ||
+      hotrow_environment(found.data(), found.size(), nullptr) != HOTROW_OK ||
+      found.find("\"emulated\"") == std::string::npos) {
+    return nullptr;
+  }
+  hotrow_context_options options;
+  hotrow_context_options_default(&options, sizeof(options));
+  options.device = "cuda";
+  hotrow_context* gpu = nullptr;
+  EXPECT_EQ(hotrow_context_create(&options, &gpu), HOTROW_OK) << hotrow_error_message();
+  return gpu;
+}
+
+TEST(CapiFuzzTest, DrawnCallsOnAGpuEndInAStatus) {
+  hotrow_context* const gpu = EmulatedGpu();
+  if (gpu == nullptr) GTEST_SKIP() << "needs an emulated GPU, as ctest runs it";
+  int64_t good = 0;
+  for (const uint64_t seed : Seeds(SlowRuns(20, 2))) {
+    SCOPED_TRACE("HOTROW_TEST_SEED=" + std::to_string(seed));
+    Fuzzer fuzzer(seed, {}, gpu);
+    fuzzer.Run(200);
+    good += fuzzer.good();
+    if (HasFailure()) break;
+  }
+  hotrow_context_destroy(gpu);
+  EXPECT_GT(good, 50);
+}
+
 }  // namespace
 
 #ifdef HOTROW_FUZZ_CALLS
-// libFuzzer draws the first choices (tests/fuzz).
+// libFuzzer draws the first choices (tests/fuzz). An odd size: on the emulated GPU, if there is
+// one.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static hotrow_context* const gpu = EmulatedGpu();
   {
-    Fuzzer fuzzer(size, {data, size});
+    Fuzzer fuzzer(size, {data, size}, size % 2 == 1 ? gpu : nullptr);
     fuzzer.Run(40);
   }
   RemoveTempDirs();

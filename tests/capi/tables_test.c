@@ -47,7 +47,7 @@ _Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
 _Static_assert(sizeof(hotrow_table) == 168, "frozen");
 _Static_assert(sizeof(hotrow_collection_options) == 232, "frozen");
 _Static_assert(sizeof(hotrow_bags) == 48, "frozen");
-_Static_assert(sizeof(hotrow_batch) == 40, "frozen");
+_Static_assert(sizeof(hotrow_batch) == 48, "frozen");
 _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 96, "frozen");
@@ -397,7 +397,14 @@ static void TestRefusals(void) {
   batch = Batch(&bags);
   batch.num_features = 1;
   CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "num_features");
+  batch = Batch(&bags);
+  batch.on_device = 1;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "not on a GPU");
   CHECK(step == NULL);
+  batch.struct_size = offsetof(hotrow_batch, on_device); /* of a program that does not know it */
+  CHECK_OK(hotrow_prefetch(tables, &batch, &step));
+  hotrow_step_destroy(step);
+  step = NULL;
   batch = Batch(&bags);
   CHECK_OK(hotrow_prefetch(tables, &batch, &step));
   float output[kBatch * 2 * kDim];
@@ -864,6 +871,9 @@ static void TestMessages(void) {
   CHECK(strstr(hotrow_error_message(), "context") != NULL);
   CHECK(strcmp(hotrow_status_name(HOTROW_DATA_LOSS), "DATA_LOSS") == 0);
   CHECK(strlen(hotrow_version()) > 0);
+  char found[4096];
+  CHECK_OK(hotrow_environment(found, sizeof(found), NULL));
+  CHECK(strstr(found, hotrow_version()) != NULL);
 }
 
 int main(void) {

@@ -1,6 +1,8 @@
 // The forms in which callers of an EmbeddingCollection give and take things.
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <span>
@@ -410,6 +412,60 @@ TEST(StepsTest, TheOwnerOfABatchIsLetGoWhenItsStepHasEnded) {
                                                   .offsets = std::span<const int32_t>(offsets)},
                                       owner()));
     EXPECT_TRUE(seen.expired()) << "of which nothing stayed";
+  }
+}
+
+TEST(StepsTest, ALateBatchIsWaitedForByTheLookupOfItsStepAlone) {
+  EmbeddingCollectionOptions options = ThreeFeatures();
+  options.prefetch_depth = 1;
+  const auto tables = Make(options);
+  const Batch batch = RandomBatch(1, 3, 4, 2, 50, /*weighted=*/true);
+  std::vector<float> floats(static_cast<size_t>(4 * tables->pooled_dim()));
+  const MatrixView<float> pooled = RowsOf(*tables, 4, floats);
+  const std::vector<float> values = Values(*tables, batch.view());
+  auto late = std::make_shared<Batch>(batch);
+  std::fill(late->values.begin(), late->values.end(), 0);
+  std::promise<void> written;
+  HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep before, tables->Prefetch(batch.view()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, tables->Prefetch(late->view(), late, [&written] {
+    written.get_future().wait();
+    return absl::OkStatus();
+  }));
+  HOTROW_ASSERT_OK(before.Lookup({.pooled = pooled}));
+  std::fill(floats.begin(), floats.end(), 0.0f);
+  HOTROW_ASSERT_OK(std::move(before).Update({.pooled = pooled}));  // moves nothing
+  EXPECT_GT(tables->Stats().steps, 0);
+  late->values = batch.values;
+  written.set_value();
+  EXPECT_THAT(step.Lookup({.pooled = {floats.data(), 3, tables->pooled_dim()}}),
+              StatusIs(kInvalid, HasSubstr("expected [4, ")));
+  HOTROW_ASSERT_OK(step.Lookup({.pooled = pooled}));
+  EXPECT_EQ(floats, values);
+  EXPECT_GT(late.use_count(), 1);
+  HOTROW_ASSERT_OK(std::move(step).Update({.pooled = pooled}));
+  EXPECT_EQ(late.use_count(), 1);
+}
+
+TEST(StepsTest, WhatIsWrongWithALateBatchIsAnErrorOfItsStep) {
+  for (const int32_t depth : {0, 1}) {
+    EmbeddingCollectionOptions options = ThreeFeatures();
+    options.prefetch_depth = depth;
+    options.tables[0].num_embeddings = 50;
+    const auto tables = Make(options);
+    auto batch = std::make_shared<Batch>(RandomBatch(1, 3, 4, 2, 50, /*weighted=*/false));
+    std::vector<float> floats(static_cast<size_t>(4 * tables->pooled_dim()));
+    const auto error_of = [&](absl::Status written) {
+      auto step = tables->Prefetch(batch->view(), batch, [=] { return written; });
+      EXPECT_EQ(step.ok(), depth > 0 || (written.ok() && batch->values[0] < 50));
+      return step.ok() ? step->Lookup({.pooled = RowsOf(*tables, 4, floats)}) : step.status();
+    };
+    batch->values[0] = 77;
+    EXPECT_THAT(error_of(absl::OkStatus()), StatusIs(kInvalid, HasSubstr("key 77")));
+    batch->values[0] = 7;
+    EXPECT_THAT(error_of(absl::UnavailableError("the device is gone")),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
+    HOTROW_EXPECT_OK(error_of(absl::OkStatus()));
+    EXPECT_EQ(batch.use_count(), 1);
   }
 }
 

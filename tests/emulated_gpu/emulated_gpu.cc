@@ -797,6 +797,7 @@ struct Memory {
   struct Piece {
     size_t bytes;
     Kind kind;
+    int device = 0;
   };
   std::mutex mutex;
   std::map<const char*, Piece> pieces;
@@ -826,7 +827,7 @@ struct Memory {
     }
     if (posix_memalign(data, 256, bytes) != 0) return Say(cudaErrorMemoryAllocation);
     std::memset(*data, 0xa5, bytes);
-    pieces[static_cast<const char*>(*data)] = {bytes, kind};
+    pieces[static_cast<const char*>(*data)] = {bytes, kind, current_device};
     if (kind == Kind::kDevice) device_bytes += bytes;
     return cudaSuccess;
   }
@@ -1066,10 +1067,12 @@ cudaError_t cudaHostUnregister(void* data) {
              : Say(cudaErrorHostMemoryNotRegistered);
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  static const bool any = Setting("HOTROW_EMULATED_GPU_ANY_MEMORY", 0) != 0;
   const std::optional<Memory::Piece> piece = Memory::Get().Find(data);
-  attributes->type = !piece.has_value()                     ? cudaMemoryTypeUnregistered
+  attributes->type = !piece.has_value() ? any ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered
                      : piece->kind == Memory::Kind::kDevice ? cudaMemoryTypeDevice
                                                             : cudaMemoryTypeHost;
+  attributes->device = piece.has_value() ? piece->device : current_device;
   return cudaSuccess;
 }
 

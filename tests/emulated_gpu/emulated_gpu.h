@@ -21,8 +21,10 @@
 //          HOTROW_EMULATED_GPU_LAG_US (0) microseconds for each piece of work.
 // Devices: HOTROW_EMULATED_GPU_DEVICES (1) of them. A thread begins on device 0; kernels that it
 //          launches on a stream of another device than its own are refused, as by CUDA. They share
-//          one memory, so a wrong device of memory is not found out.
+//          one memory, whose pieces know their device, so kernels do not find out a wrong one.
 // Memory:  of the device is memory of the host, filled with 0xa5; HOTROW_EMULATED_GPU_MIB (2048).
+//          With HOTROW_EMULATED_GPU_ANY_MEMORY=1 all memory of the process is said to be its, for
+//          callers that can allocate no other: Python.
 // Errors:  what leaves a GPU hanging or with undefined results ends the process with a message:
 //          lanes that a vote names and that do not come, threads that all wait for each other, a
 //          shuffle from a lane that is not in its mask. A thread that has ended is at every

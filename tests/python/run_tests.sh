@@ -28,7 +28,8 @@ if [[ $mode == --emulated ]]; then
   cd "$source/tests/python"
   # The interpreter leaks at its end, and its memory is not the sanitizer's.
   exec env PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1 HOTROW_LIBRARY="$library" \
-    HOTROW_EMULATED_GPU=1 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer" \
+    HOTROW_EMULATED_GPU=1 HOTROW_EMULATED_GPU_ANY_MEMORY=1 HOTROW_EMULATED_GPU_DEVICES=2 \
+    ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer" \
     "$python" -m unittest "${@:-test_device}"
 fi
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import unittest
 
+import hotrow
 import hotrow.__main__
 
 HAS_PROGRAM = os.path.exists(hotrow.__main__.program())
@@ -45,6 +46,25 @@ class CommandTest(unittest.TestCase):
         out = command("--help", env={**os.environ, "HOTROW_PROGRAM": "/nowhere/hotrow"})
         self.assertEqual(out.returncode, 1)
         self.assertIn("/nowhere/hotrow", out.stderr)
+
+
+class EnvironmentTest(unittest.TestCase):
+    def test_env_says_what_was_installed_and_what_it_finds(self):
+        found = hotrow.environment()
+        out = command("env")
+        self.assertEqual(out.returncode, 0, out.stderr)
+        self.assertIn(f"hotrow     {hotrow.__version__}, commit", out.stdout)
+        self.assertIn(f"library    {found['library']}\n", out.stdout)
+        self.assertTrue(os.path.exists(found["library"]))
+        self.assertIn("avx2", found["processor"])
+        cuda = found["cuda"]
+        if cuda is None:
+            self.assertIn("CUDA       the library has no CUDA code\n", out.stdout)
+        else:
+            self.assertRegex(cuda["architectures"], r"^[0-9a-z,-]+$")
+            self.assertEqual(bool(cuda["devices"]), not cuda["problem"])
+            self.assertIn("GPU 0 " if cuda["devices"] else "GPU        none: ", out.stdout)
+        self.assertEqual(command("env", "--all").returncode, 1)
 
 
 if __name__ == "__main__":

@@ -63,14 +63,15 @@ class ServingTest(unittest.TestCase):
         cls.logits = [float(line) for line in text.split()]
         cls.server = subprocess.Popen([PROGRAM, "serve", f"{folder}/model", "--port=0"],
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        cls.addClassCleanup(cls.stop)
         line = cls.server.stdout.readline()
         found = re.search(r"http://(127\.0\.0\.1:[0-9]+)/v2/models/dlrm\n", line)
         if found is None:
-            error = cls.server.stderr.read()
+            cls.server.kill()
+            error = cls.server.communicate()[1]
             if "libcpp-httplib-dev" in error:
                 raise unittest.SkipTest("this build has no HTTP server")
             raise AssertionError(line + error)
+        cls.addClassCleanup(cls.stop)
         cls.address = found.group(1)
 
     @classmethod

@@ -9,25 +9,32 @@ import torch
 from .. import _abi
 from ..batches import BatchReader, MatrixWriter
 from ..collection import EMULATED, EmbeddingCollection, Step
-from .features import FIXED, LENGTHS, OFFSETS, Encoded, decode
+from .features import FIXED, LENGTHS, OFFSETS, WEIGHTED, Encoded, decode
 
 _TYPES = {torch.int64: _abi.INT64, torch.int32: _abi.INT32}
 
 
-def _plain(tensor: torch.Tensor) -> bool:
-    """Whether the library can read integers where they lie."""
+def _on_gpu(collection: EmbeddingCollection, tensor: torch.Tensor) -> bool:
+    """Whether the tables' GPU has it."""
+    return (
+        not tensor.is_cpu and collection.device != "cpu" and tensor.device == device_of(collection)
+    )
+
+
+def _plain(tensor: torch.Tensor, like: torch.Tensor) -> bool:
+    """Whether the library can read integers where they lie, which is where `like` does."""
     return (
         type(tensor) is torch.Tensor
         and tensor.dtype in _TYPES
-        and tensor.is_cpu
         and tensor.is_contiguous()
+        and (tensor.is_cpu if like.is_cpu else tensor.device == like.device)
     )
 
 
 def _describe_equal(reader: BatchReader, values: Sequence[torch.Tensor]) -> bool:
     """The most usual batch: as many ids in every bag of every feature. False: it is another."""
     first = values[0]
-    shape, dtype = first.shape, first.dtype
+    shape, dtype, in_host = first.shape, first.dtype, first.is_cpu
     if dtype not in _TYPES or not 1 <= len(shape) <= 2:
         return False
     plain = torch.Tensor
@@ -35,7 +42,7 @@ def _describe_equal(reader: BatchReader, values: Sequence[torch.Tensor]) -> bool
         if not (
             type(ids) is plain
             and ids.dtype is dtype
-            and ids.is_cpu
+            and (ids.is_cpu if in_host else ids.device == first.device)
             and ids.is_contiguous()
             and ids.shape == shape
         ):
@@ -45,19 +52,64 @@ def _describe_equal(reader: BatchReader, values: Sequence[torch.Tensor]) -> bool
     return True
 
 
-def _describe(reader: BatchReader, encoded: Encoded) -> bool:
+def _weights_at(weights: torch.Tensor, values: torch.Tensor) -> int:
+    """0: they are not as the library reads them."""
+    plain = (
+        type(weights) is torch.Tensor
+        and weights.dtype is torch.float32
+        and weights.device == values.device
+        and weights.is_contiguous()
+        and weights.shape == values.shape
+    )
+    return weights.data_ptr() if plain else 0
+
+
+def _describe_keyed(
+    collection: EmbeddingCollection, reader: BatchReader, encoded: Encoded
+) -> bool:
+    """All features in one tensor, in the tables' order, none of them unpooled: nothing depends on
+    numbers that the GPU has."""
+    layout, count = collection._layout, encoded.keys[0]
+    values, told = encoded.values[0], encoded.kinds[0] & ~WEIGHTED
+    if told == FIXED or layout.unpooled or encoded.keys[1:] != list(range(count)):
+        return False
+    bags, num_bags = encoded.bags[0], encoded.bags[0].numel() - (told == OFFSETS)
+    if not (_plain(values, values) and _plain(bags, values) and values.dim() == bags.dim() == 1):
+        return False
+    weights = _weights_at(encoded.weights[0], values) if encoded.weights else 0
+    if count != len(layout.names) or num_bags % count or encoded.weights and not weights:
+        return False
+    at = bags.data_ptr()
+    offsets, lengths = (0, at) if told == LENGTHS else (at, 0)
+    reader.put(0, values.data_ptr(), offsets, lengths, values.numel(), _TYPES[values.dtype],
+               _TYPES[bags.dtype], weights)
+    reader.end_jagged(num_bags // count)
+    return True
+
+
+def _describe(collection: EmbeddingCollection, reader: BatchReader, encoded: Encoded) -> bool:
     """False: the batch has another form than the usual ones, or something is wrong with it."""
-    if encoded.keys or encoded.weights:
+    first = encoded.values[0]
+    reader.on_device = int(_on_gpu(collection, first))
+    if not reader.on_device and (encoded.keys or encoded.weights or not first.is_cpu):
         return False
     reader.keep = []
-    if not encoded.bags and _describe_equal(reader, encoded.values):
+    if encoded.keys:
+        return _describe_keyed(collection, reader, encoded)
+    if not encoded.bags and not encoded.weights and _describe_equal(reader, encoded.values):
         return True
-    bags = iter(encoded.bags)
+    bags, weights = iter(encoded.bags), iter(encoded.weights)
     batch_size = -1
     sizes = []
     for index, (values, kind) in enumerate(zip(encoded.values, encoded.kinds)):
-        if not _plain(values):
+        if not _plain(values, first):
             return False
+        weights_at = 0
+        if kind & WEIGHTED:
+            kind -= WEIGHTED
+            weights_at = _weights_at(next(weights), values)
+            if not weights_at and values.numel():
+                return False
         shape = values.shape
         if kind == FIXED:
             if not 1 <= len(shape) <= 2:
@@ -68,7 +120,7 @@ def _describe(reader: BatchReader, encoded: Encoded) -> bool:
             bags_at, bags_type = (where, 0), _abi.INT64
         else:
             some = next(bags)
-            if len(shape) != 1 or not _plain(some) or some.dim() != 1 or not len(some):
+            if len(shape) != 1 or not _plain(some, first) or some.dim() != 1 or not len(some):
                 return False
             count = len(some) - (kind == OFFSETS)
             where = some.data_ptr()
@@ -79,7 +131,9 @@ def _describe(reader: BatchReader, encoded: Encoded) -> bool:
                 return False
             batch_size = count
         size = values.numel()
-        reader.put(index, values.data_ptr(), *bags_at, size, _TYPES[values.dtype], bags_type)
+        reader.put(
+            index, values.data_ptr(), *bags_at, size, _TYPES[values.dtype], bags_type, weights_at
+        )
         sizes.append(size)
     reader.end(batch_size, sizes)
     return True
@@ -88,7 +142,7 @@ def _describe(reader: BatchReader, encoded: Encoded) -> bool:
 def _read(collection: EmbeddingCollection, encoded: Encoded) -> BatchReader:
     """The tensors of `encoded` must outlive the call that this is for."""
     reader = collection._scratch.reader
-    if not _describe(reader, encoded):
+    if not _describe(collection, reader, encoded):
         reader.read(decode(encoded, collection._layout.names))
     return reader
 
@@ -144,8 +198,10 @@ class _InOrder:
 
 
 def prefetch(collection: EmbeddingCollection, encoded: Encoded) -> Step:
-    _read(collection, encoded)
-    return collection._begin()
+    if not _read(collection, encoded).on_device:
+        return collection._begin()
+    with _InOrder(collection):
+        return collection._begin()
 
 
 def lookup(step: Step, out: Sequence[torch.Tensor]) -> None:

@@ -73,9 +73,9 @@ class EmbeddingCollection(nn.Module):
 
     With device="cuda" and device_cache="20GB" rows in use lie in that much memory of the GPU:
     outputs and gradients are tensors there, read and written without a copy in the order of torch's
-    current stream, and no call waits for the GPU. Ids come best from host memory, as a loader has
-    them: those on the GPU are copied to the host first. Without it tables are in host memory; ids
-    on a GPU are copied, and the outputs go back to that GPU through pinned memory.
+    current stream, and no call waits for the GPU; ids may be there, too (docs/python.md). Without
+    it tables are in host memory; ids on a GPU are copied, and the outputs go back to that GPU
+    through pinned memory.
     """
 
     def __init__(

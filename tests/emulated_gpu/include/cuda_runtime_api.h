@@ -54,9 +54,11 @@ enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
   cudaMemoryTypeHost = 1,
   cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3,
 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
+  int device;
 };
 enum cudaLimit { cudaLimitMaxL2FetchGranularity = 5 };
 struct cudaUUID_t {
