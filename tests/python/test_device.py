@@ -217,7 +217,7 @@ class TorchTest(unittest.TestCase):
                     for features in hotrow.torch.prefetch(loader(move), tables, depth=2):
                         vectors = tables(features).pooled
                         vectors.square().sum().backward()
-                        sums.append(float(vectors.sum()))
+                        sums.append(float(vectors.detach().sum()))
                     with torch.no_grad():
                         tables.eval()
                         sums.append(float(tables(next(loader(move))).pooled.sum()))
