@@ -30,7 +30,7 @@ struct Remedy {
 std::string Gain(const Plan& before, const Plan& after) {
   std::string out = absl::StrCat(FormatAmount(after.samples_per_second), " samples/s instead of ",
                                  FormatAmount(before.samples_per_second));
-  if (before.ssd_life_years > 0 && before.ssd_life_years < kYearsMin) {
+  if (before.ssd_life_years < kYearsMin && after.ssd_life_years > before.ssd_life_years * kFaster) {
     absl::StrAppendFormat(&out, ", %.1f years of the SSD instead of %.1f", after.ssd_life_years,
                           before.ssd_life_years);
   }
