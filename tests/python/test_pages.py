@@ -87,6 +87,10 @@ class FlagsTest(unittest.TestCase):
         texts = [general, *map(help_of, commands), *(help_of("train", model) for model in MODELS),
                  help_of("trace", "mrc"), *OTHERS.values()]
         known = set(re.findall(r"--[a-z][a-z0-9_-]*", " ".join(texts)))
+        for source in glob.glob("bench/**/*.*", root_dir=SOURCE, recursive=True):  # of benchmarks
+            if source.endswith((".cc", ".h", ".py")):
+                names = re.findall(r'\bAdd\w*\(\s*"(\w+)"|add_argument\("--([\w-]+)"', page(source))
+                known.update("--" + (one or two) for one, two in names)
         for name in ["README.md", *glob.glob("docs/**/*.md", root_dir=SOURCE, recursive=True)]:
             code = re.findall(r"```.*?```|`[^`\n]+`", page(name), re.S)
             flags = re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", " ".join(code))

@@ -187,18 +187,18 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
   ASSERT_LT(plan.disk.life_years, 3);
   EXPECT_THAT(plan.warnings,
               ElementsAre(StartsWith("ssd: worn out in "), HasSubstr("% of a step's time (")));
-  ASSERT_GE(plan.remedies.size(), 3u);
+  ASSERT_GE(plan.remedies.size(), 2u);
   double before = HUGE_VAL;
   for (const std::string& remedy : plan.remedies) {
-    EXPECT_THAT(remedy, AllOf(HasSubstr(" samples/s instead of "), HasSubstr("years of the SSD")));
+    EXPECT_THAT(remedy, HasSubstr(" samples/s instead of "));
     std::string rate = remedy.substr(remedy.rfind(": ") + 2);
     std::erase(rate, ',');
     const double now = std::atof(rate.c_str()) * (rate.find(" M samples") < 8 ? 1e6 : 1);
     EXPECT_LE(now, before) << remedy;
     before = now;
   }
-  EXPECT_THAT(plan.remedies, Contains(HasSubstr("prefetch_depth: 1")));
-  EXPECT_THAT(plan.remedies, Contains(HasSubstr("weights_precision: fp16")));
+  EXPECT_THAT(plan.remedies, Contains(AllOf(HasSubstr("weights_precision: fp16"),
+                                            HasSubstr(" years of the SSD instead of "))));
   EXPECT_THAT(plan.remedies, Not(Contains(HasSubstr("halve"))));
   EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It fits.\n  warning: "), HasSubstr("  1. ")));
   EXPECT_THAT(PlanHtml(spec, plan, {}),

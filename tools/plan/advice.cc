@@ -30,7 +30,8 @@ struct Remedy {
 std::string Gain(const Plan& before, const Plan& after) {
   std::string out = absl::StrCat(FormatAmount(after.samples_per_second), " samples/s instead of ",
                                  FormatAmount(before.samples_per_second));
-  if (before.disk.life_years > 0 && before.disk.life_years < kYearsMin) {
+  if (before.disk.life_years < kYearsMin &&
+      after.disk.life_years > before.disk.life_years * kFaster) {
     absl::StrAppendFormat(&out, ", %.1f years of the SSD instead of %.1f", after.disk.life_years,
                           before.disk.life_years);
   }
