@@ -42,7 +42,7 @@ struct ContextState {
   std::optional<DeviceStream> stream;  // of a GPU: that of `exec`, where it is the context's own
 };
 // The device of a context is the current one of the thread while one lives, and then what was.
-class DeviceScope {
+class [[maybe_unused]] DeviceScope {  // a variable of it is there for its end
  public:
   static absl::StatusOr<DeviceScope> Enter(const ExecContext& exec);
 
