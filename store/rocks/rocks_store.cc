@@ -103,8 +103,12 @@ class RocksStore final : public RowStore, public DiskRoom {
     HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
     return snapshots_.Drop(snapshot);
   }
-  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override { return snapshots_.List(); }
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
+    return snapshots_.List();
+  }
   absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override {
+    HOTROW_RETURN_IF_ERROR(live_.CheckInPlace());
     return snapshots_.Describe(snapshot);
   }
   RowStoreStats Stats() const override;

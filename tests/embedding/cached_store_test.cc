@@ -266,8 +266,8 @@ class Overtaker {
 TEST(CachedStoreTest, OfTwoWritersTheLastOneBelowIsTheLastOneHere) {
   HookedStack stack;
   {
+    bool first = true;  // the other thread reads it, too
     Overtaker overtaker([&] { return Write(*stack.cached, {{1, 0}}, {std::string(32, 'n')}); });
-    bool first = true;
     stack.store->after_write = [&]() -> absl::Status {
       return std::exchange(first, false) ? overtaker.Run() : absl::OkStatus();
     };
