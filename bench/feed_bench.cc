@@ -53,6 +53,7 @@ constexpr int32_t kDense = 13;
 constexpr uint64_t kKnownRows = 50'000;  // of each table; new ids lie behind them
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kWarmup = 4;  // steps
+constexpr int64_t kBehind = 8;  // that are read and do not run, so that readers work to the end
 
 struct Flags {
   int64_t samples = 65'536;
@@ -111,7 +112,7 @@ void WritePack(const Flags& flags, int64_t fresh, const std::string& dir) {
   batch.offsets.resize(static_cast<size_t>(kFeatures * n + 1));
   std::iota(batch.offsets.begin(), batch.offsets.end(), int64_t{0});
   batch.values.resize(static_cast<size_t>(kFeatures * n));
-  for (int64_t step = 0; step < kWarmup + flags.steps; ++step) {
+  for (int64_t step = 0; step < kWarmup + flags.steps + kBehind; ++step) {
     for (int64_t i = 0; i < kFeatures * n; ++i) {
       const int64_t sample = i % n;
       batch.values[static_cast<size_t>(i)] =
