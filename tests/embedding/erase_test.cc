@@ -599,7 +599,7 @@ TEST(EraseFailureTest, AnErasureThatFailedCanBeMadeAgain) {
     while (trainer.step() < 20) HOTROW_ASSERT_OK(trainer.Step());
     std::vector<uint64_t> keys(3000);
     std::iota(keys.begin(), keys.end(), 0);
-    env.FailWrites(seed, 2, absl::DataLossError("injected"));
+    env.FailWrites(seed, 1, absl::DataLossError("injected"));
     absl::Status status = tables->Erase("wide", keys);
     failures += status.ok() ? 0 : 1;
     env.FailWrites(0, 0, absl::OkStatus());
