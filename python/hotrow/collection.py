@@ -455,7 +455,7 @@ class EmbeddingCollection(_abi.Owner):
 
     def __repr__(self) -> str:
         tables = ", ".join(f"{name} [{dim}]" for name, dim in self._dims.items())
-        state = self._shown if self._address is not None else "closed"
+        state = self._shown if self._is_open else "closed"
         return f"<hotrow.EmbeddingCollection of {tables}; {state}>"
 
     def digest(self) -> Dict[str, Any]:
