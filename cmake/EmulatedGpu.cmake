@@ -17,7 +17,7 @@ if(HOTROW_EMULATED_GPU)
   # Here and not as a rule of the build: it takes a moment, headers are among them, and lines stay the same.
   set(_translated)
   foreach(_folder base bench cache ops tests/base tests/cache tests/ops tests/support)
-    file(GLOB _found CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+    file(GLOB_RECURSE _found CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
          ${PROJECT_SOURCE_DIR}/${_folder}/*.cu ${PROJECT_SOURCE_DIR}/${_folder}/*.cuh)
     list(APPEND _translated ${_found})
   endforeach()
