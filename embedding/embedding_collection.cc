@@ -100,7 +100,9 @@ absl::Status EmbeddingCollection::Impl::TakeForStep(const Batch& batch, TakeArra
   } catch (const std::bad_alloc&) {
     // Page-locked memory may be refused while the process has other memory left.
     if (ctx.device == Device::kCpu && !late) throw;
-    return absl::ResourceExhaustedError("Prefetch: no page-locked memory for the batch");
+    return absl::ResourceExhaustedError(ctx.device == Device::kCpu
+                                            ? "Prefetch: no memory for the batch"
+                                            : "Prefetch: no page-locked memory for the batch");
   }
 }
 

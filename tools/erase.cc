@@ -32,12 +32,12 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (keys_file.empty()) {
     return absl::InvalidArgumentError("--keys is missing; give a file of TABLE,KEY lines");
   }
+  from.store_bytes = to.store_bytes;  // as given; 0: no limit
   HOTROW_RETURN_IF_ERROR(ResolveImportFlags(store, &to));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<NamedKey> keys, ReadKeyList(PosixEnv(), keys_file));
   for (const NamedKey& key : keys) from.without[key.table].push_back(key.key);
   from.checkpoint = operands[0];
   from.memory_bytes = to.memory_bytes;
-  from.store_bytes = to.store_bytes;
   to.checkpoint = operands[1];
   HOTROW_ASSIGN_OR_RETURN(const PortableSummary summary, CopyWithout(from, to));
   if (json) {
@@ -61,7 +61,8 @@ const Command kEraseCommand = {
         "--save_dir. NEW becomes a directory of one checkpoint that has all else, for\n"
         "--checkpoint_dir=NEW --resume, --init_from=NEW and `hotrow serve NEW`; if it exists, it\n"
         "must be empty. CHECKPOINT stays: remove it, with its store, once NEW is good. Meanwhile\n"
-        "NEW.erasing holds the rows. A kill leaves no NEW or a whole one.\n"
+        "NEW.erasing holds the rows. A kill leaves no NEW or a whole one, and may leave\n"
+        "NEW.erasing; remove it.\n"
         "\n"
         "`hotrow verify --absent=FILE` takes the same list, and docs/operations.md says where\n"
         "erased rows may remain.\n",

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -626,8 +627,12 @@ absl::Status CachedTable::ForEachUnwritten(RowsFn visit) {
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more) {
     more = marks_->WritePart(
-        [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
-          return outflow_->PassOn(keys, rows, visit);
+        [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) -> absl::Status {
+          try {  // marks that have begun must end
+            return outflow_->PassOn(keys, rows, visit);
+          } catch (const std::bad_alloc&) {
+            return absl::ResourceExhaustedError("no memory for what reads the rows");
+          }
         },
         /*stay_dirty=*/true);
   }

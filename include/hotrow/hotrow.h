@@ -68,9 +68,9 @@ enum {
 const char* hotrow_error_message(void);
 // "INVALID_ARGUMENT"; "?" for other numbers.
 const char* hotrow_status_name(hotrow_status status);
-// The version of the library: "0.1.0".
+// The version of the library: "0.2.0".
 const char* hotrow_version(void);
-// What the library is and what it finds: {"version": "0.1.0", "commit": "46a8ec8f", "cuda":
+// What the library is and what it finds: {"version": "0.2.0", "commit": "46a8ec8f", "cuda":
 // {"architectures": "80-real,90", "runtime": "13.0", "driver": "13.0", "devices": [{"name":
 // "NVIDIA H100", "capability": "9.0", "memory_bytes": 85899345920}], "problem": ""}}. commit: "":
 // it was not told. cuda: null without CUDA code. driver: the newest version that the driver takes;
@@ -600,10 +600,10 @@ typedef struct hotrow_packer_options {
   const char* const* labels;  // [num_labels] names; NULL: one, "label"
   int64_t num_labels;
   int64_t num_dense;
-  int64_t block_samples;  // 8192: that are read together
-  const char* source;     // what the samples were made of, for people; NULL: not said
-  const char* const* dense;    // [num_dense] names; NULL: they have none
-  const int64_t* max_hotness;  // [num_features] lookups in a sample at most; NULL or 0: not known
+  int64_t block_samples;        // 8192: that are read together
+  const char* source;           // what the samples were made of, for people; NULL: not said
+  const char* const* dense;     // [num_dense] names; NULL: they have none
+  const int64_t* max_hotness;   // [num_features] lookups in a sample at most; NULL or 0: not known
   const char* dense_precision;  // of dense numbers in the files: "fp32", or "fp16", which takes
                                 // half the bytes and refuses numbers beyond 65504; NULL: "fp32"
 } hotrow_packer_options;

@@ -159,7 +159,7 @@ class BlockFiles {
     const absl::Status opened = Crc32c(bytes) != place.crc
                                     ? absl::DataLossError("its checksum differs")
                                     : block->Open(manifest_, place.bytes, samples);
-    if (opened.ok()) return opened;
+    if (!absl::IsDataLoss(opened)) return opened;  // no memory is no damage
     const SplitBlocks::PackFile& file = split_->file_of(number);
     return absl::DataLossError(
         absl::StrCat(file.path, ": block ", number - file.first_block, " at byte ", place.offset,

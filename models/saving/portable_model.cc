@@ -370,6 +370,11 @@ absl::StatusOr<PortableSummary> CopyWithout(ExportOptions from, ImportOptions to
   const std::string checkpoint = WithoutEndingSlashes(to.checkpoint);
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, checkpoint));
   from.dir = to.dir = absl::StrCat(checkpoint, ".erasing");
+  HOTROW_ASSIGN_OR_RETURN(const bool left, env.Exists(from.dir));
+  if (left) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        from.dir, ": an erasure that was ended has left it; remove it, and try again"));
+  }
   HOTROW_ASSIGN_OR_RETURN(const PortableSummary exported, ExportPortable(from));
   absl::StatusOr<PortableSummary> summary = ImportPortable(to);
   const absl::Status removed = RemoveTree(env, to.dir);

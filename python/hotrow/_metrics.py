@@ -1,12 +1,15 @@
 """The numbers of tables for people and for Prometheus."""
 
+import errno
 import html
 import http.server
 import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
+
+from . import errors
 
 
 def _table(head: List[str], rows: List[List[Any]]) -> str:
@@ -15,6 +18,11 @@ def _table(head: List[str], rows: List[List[Any]]) -> str:
         return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>"
 
     return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def _close_socket(server: Optional[http.server.HTTPServer]) -> None:
+    if server is not None:
+        server.socket.close()
 
 
 class Stats(Dict[str, Any]):
@@ -68,11 +76,15 @@ class MetricsServer:
 
         try:
             self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # beyond 65535, with the rank
             raise OSError(
-                error.errno, f"metrics_port: {port} cannot be had ({error.strerror}); 0 takes any"
+                getattr(error, "errno", None) or errno.EINVAL,
+                f"metrics_port: {port} cannot be had ({error}); 0 takes any",
             ) from None
         self._server.daemon_threads = True
+        # A child would keep the port.
+        server = weakref.ref(self._server)
+        os.register_at_fork(after_in_child=lambda: _close_socket(server()))
         self._server.timeout = 0.1
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -88,7 +100,7 @@ class MetricsServer:
             tables = None if self._closed else self._tables()
             try:
                 return "" if tables is None else str(tables.metrics())
-            except RuntimeError:  # it has been closed, or its job has ended
+            except errors.Error:  # it has been closed, or its job has ended
                 return ""
 
     def close(self) -> None:

@@ -391,17 +391,21 @@ class EmbeddingCollection(_abi.Owner):
         self._dims = {table.name: table.dim for table in tables}
         description = _abi.json_of(_abi.collection_describe, self._handle)
         self._layout = Layout(description)
-        self._optional = _optional(optional_features, self._layout.names)
+        try:
+            self._optional = _optional(optional_features, self._layout.names)
+            if metrics_port is not None:
+                port = integer(metrics_port, "metrics_port", 0, 65535)
+                if port and communicator is not None:
+                    port += communicator.rank
+                self._metrics = MetricsServer(self, port)
+        except BaseException:  # the exception keeps this object, and so the store's lock
+            self._abandon()
+            raise
         self._scratch = _Scratch(self._layout, self._optional)
         start = description["start"]
         #: The saved model or checkpoint that the tables came from; None: they are new.
         self.restored: Optional[Saved] = Saved(start) if start else None
         self._shown = f"over {store!r}, on {self.device}"
-        if metrics_port is not None:
-            port = integer(metrics_port, "metrics_port", 0, 65535)
-            if port and communicator is not None:
-                port += communicator.rank
-            self._metrics = MetricsServer(self, port)
 
     def _keep_in_store(
         self, store: Union[Ssd, RocksDb], resume: bool

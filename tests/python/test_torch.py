@@ -548,6 +548,8 @@ class OptionalFeaturesTest(unittest.TestCase):
             self.assertEqual(tables.digest(), plain.digest())
             self.assertEqual(tables.steps, 1)
             self.assertEqual(len(tables.eval()([{"item": none}, one])[1]["item"]), 6)
+            wide = torch.zeros((3, 0), dtype=torch.int64)
+            self.assertEqual(len(tables([{"item": wide}, one])[0]["item"]), 3)
             with self.assertRaisesRegex(TypeError, "several types"):
                 tables([{"item": one["item"]}, {"item": one["item"].int()}])
             with self.assertRaisesRegex(TypeError, "must hold dicts"):

@@ -1,8 +1,11 @@
 """Tables from Python: what they compute, and that every way to give a batch is the same."""
 
 import gc
+import os
+import signal
 import tempfile
 import threading
+import time
 import unittest
 import unittest.mock
 import urllib.error
@@ -419,9 +422,21 @@ class TrainingTest(unittest.TestCase):
             with self.assertRaisesRegex(OSError, f"metrics_port: {tables.metrics_port} cannot"):
                 make(metrics_port=tables.metrics_port)
             port = tables.metrics_port
+            with tempfile.TemporaryDirectory() as directory:
+                store = hotrow.Ssd(directory + "/store", disk="64MiB", memory="16MiB")
+                try:
+                    make(store=store, metrics_port=port)
+                except OSError:  # which keeps the traceback; the store is free all the same
+                    make(store=store).close()
+            child = os.fork()
+            if child == 0:
+                time.sleep(3)  # it must not keep the port
+                os._exit(0)
         with self.assertRaises(urllib.error.URLError):
             urllib.request.urlopen(url, timeout=10)
         dropped = make(metrics_port=port)  # the port is free again
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         gone = weakref.ref(dropped)
         del dropped
         gc.collect()

@@ -136,6 +136,10 @@ TEST(HotrowModelsCliTest, KeysAreAbsentOrNamed) {
               std::vector<uint64_t>(keys.begin(), keys.end() - 1));
     EXPECT_FALSE(std::filesystem::exists(dir + "/cleaned.erasing"));
     ExpectFails(2, erase, HasSubstr("/cleaned"));
+    std::filesystem::create_directory(dir + "/no.erasing");  // as after a kill
+    ExpectFails(2, {"erase", "--keys=" + list, dir + "/run", dir + "/no"},
+                HasSubstr("/no.erasing: an erasure that was ended has left it; remove it"));
+    std::filesystem::remove(dir + "/no.erasing");
     WriteText(list, "weather,5\n");
     ExpectFails(2, {"erase", "--keys=" + list, dir + "/run", dir + "/no"},
                 AllOf(HasSubstr("no table \"weather\""), HasSubstr(name)));

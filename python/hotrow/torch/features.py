@@ -163,7 +163,7 @@ def joined(parts: Sequence[Encoded], names: Sequence[str]) -> Encoded:
             some = next(its_weights) if kind & WEIGHTED else None
             if kind & ~WEIGHTED == FIXED:
                 hotness = ids.shape[1] if ids.dim() == 2 else 1
-                counts = torch.full_like(ids[:, 0] if ids.dim() == 2 else ids, hotness)
+                counts = ids.new_full((ids.shape[0],), hotness, dtype=torch.int64)
                 ids = ids.reshape(-1)
             else:
                 counts = next(its_bags)
