@@ -423,7 +423,7 @@ class TrainingTest(unittest.TestCase):
                 make(metrics_port=tables.metrics_port)
             port = tables.metrics_port
             with tempfile.TemporaryDirectory() as directory:
-                store = hotrow.Ssd(directory + "/store", disk="64MiB", memory="16MiB")
+                store = hotrow.Ssd(directory + "/store", disk_bytes="64MiB", memory="16MiB")
                 try:
                     make(store=store, metrics_port=port)
                 except OSError:  # which keeps the traceback; the store is free all the same
