@@ -112,8 +112,12 @@ absl::Status InOrder(Tables& tables, const Body& body) {
   if (!tables.callers_stream.has_value()) return body();
   DeviceStream& own = *tables.context->stream;
   const ExecContext callers = OnCallersStream(tables);
-  HOTROW_RETURN_IF_ERROR(own.RunAfter(callers.stream));
+  {
+    const std::lock_guard<std::mutex> lock(tables.context->ordering);
+    HOTROW_RETURN_IF_ERROR(own.RunAfter(callers.stream));
+  }
   absl::Status status = body();
+  const std::lock_guard<std::mutex> lock(tables.context->ordering);
   const absl::Status ordered = own.RunBefore(callers);
   return status.ok() ? ordered : status;
 }

@@ -40,6 +40,7 @@ struct ContextState {
   std::unique_ptr<ThreadPool> pool;
   ExecContext exec;
   std::optional<DeviceStream> stream;  // of a GPU: that of `exec`, where it is the context's own
+  std::mutex ordering;                 // of `stream` with others: it has one event for that
 };
 // The device of a context is the current one of the thread while one lives, and then what was.
 class [[maybe_unused]] DeviceScope {  // a variable of it is there for its end
