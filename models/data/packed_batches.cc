@@ -211,7 +211,10 @@ void PackedRows::Add(const PackedBlock& block, int64_t first) {
     }
     std::byte* row = rows;
     for (int64_t i = begin; i < end; ++i, row += stride_) {
-      std::memcpy(row + dense_offset_, block.dense() + i * manifest_.schema.num_dense, dense_bytes);
+      if (dense_bytes > 0) {
+        std::memcpy(row + dense_offset_, block.dense() + i * manifest_.schema.num_dense,
+                    dense_bytes);
+      }
       std::byte* labels = row + probability_offset_;
       if (manifest_.has_probability) {
         std::memcpy(labels, block.probability() + i, sizeof(float));
@@ -264,8 +267,10 @@ void PackedRows::GatherTile(std::span<const std::byte* const> rows, int64_t at,
   const size_t num_labels = manifest_.schema.labels.size();
   for (size_t k = 0; k < rows.size(); ++k) {
     const size_t i = static_cast<size_t>(at) + k;
-    std::memcpy(batch->dense.data() + i * num_dense, rows[k] + dense_offset_,
-                num_dense * sizeof(float));
+    if (num_dense > 0) {
+      std::memcpy(batch->dense.data() + i * num_dense, rows[k] + dense_offset_,
+                  num_dense * sizeof(float));
+    }
     const std::byte* labels = rows[k] + probability_offset_;
     if (manifest_.has_probability) {
       std::memcpy(batch->true_probability.data() + i, labels, sizeof(float));
