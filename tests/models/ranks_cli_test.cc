@@ -103,7 +103,8 @@ TEST(RanksCliTest, OtherFlagsOfARankAreNamedAtOnce) {
     const std::vector<std::string> second = Dlrm({"--comm_timeout=600", flag});
     words.insert(words.end(), second.begin(), second.end());
     const ProgramResult outcome = RunProgram(program);
-    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    // 1 where a rank hears that the other has ended the job before it has compared by itself.
+    EXPECT_THAT(outcome.exit_code, testing::AnyOf(1, 2)) << outcome.out;
     EXPECT_THAT(outcome.out, AllOf(HasSubstr("the ranks differ: "), HasSubstr(difference)));
   }
 }
