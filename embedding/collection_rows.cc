@@ -136,8 +136,7 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
     CollectionDigest digest;
     const auto own = [&]() -> absl::Status {
       HOTROW_ASSIGN_OR_RETURN(
-          digest.tables,
-          internal::DigestRows(c.ctx, c.options, c.plan, *c.rules, c.tiers.get()));
+          digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.rules, c.tiers.get()));
       return absl::OkStatus();
     };
     if (c.shuffle == nullptr) {

@@ -131,8 +131,7 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
 }
 
 absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
-                          const RowRules& rules, Tiers* tiers,
-                          const RowFunction& fn) {
+                          const RowRules& rules, Tiers* tiers, const RowFunction& fn) {
   const PlannedTable& table = plan.tables[position];
   const RowLayout& layout = table.layout;
   std::vector<float> weights(static_cast<size_t>(layout.dim));

@@ -28,8 +28,7 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
 // Calls fn with the weights of each row of one table, a position in the plan, in the same way.
 using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
 absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
-                          const RowRules& rules, Tiers* tiers,
-                          const RowFunction& fn);
+                          const RowRules& rules, Tiers* tiers, const RowFunction& fn);
 // Makes them those of all ranks. Collective.
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
 

@@ -19,9 +19,9 @@ namespace hotrow {
 // its flags. The flags write into the model's options, which the functions here capture and which
 // must outlive RunTrainProgram.
 struct TrainProgram {
-  std::string name;      // of the program, as in `dlrm --help`
-  std::string summary;   // opens --help: what it trains; lines of at most 100 columns
-  std::string examples;  // of command lines, indented as --help prints them
+  std::string name;                 // of the program, as in `dlrm --help`
+  std::string summary;              // opens --help: what it trains; lines of at most 100 columns
+  std::string examples;             // of command lines, indented as --help prints them
   std::vector<FlagPreset> presets;  // for --preset; without any there is no such flag
 
   // Adds the model's flags to the group "Model", after --embedding_dim.

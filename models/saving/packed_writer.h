@@ -21,7 +21,7 @@ struct PackOptions {
   int64_t block_samples = 8192;  // samples that are read together; [1, kPackedBlockSamplesMax]
   // kFp16: half the bytes, and a number beyond 65504 is refused.
   PackedPrecision dense_precision = PackedPrecision::kFp32;
-  std::string source;            // its name in the pack and in errors, for people
+  std::string source;  // its name in the pack and in errors, for people
   std::function<void(int64_t samples)> on_progress;  // after each batch; may be empty
   Env* env = &PosixEnv();
 };
