@@ -75,6 +75,11 @@ for part in "${!parts[@]}"; do
     bad=$((bad + 1))
   fi
 done
+# What reads, keeps and serves a model knows no trainer.
+if grep -rn '#include "models/\(train\|programs\)/' models/{data,delta,json,onnx,saving,serving,zoo}; then
+  echo "the includes above are of the trainer; move the value that is needed down to models/saving"
+  bad=$((bad + 1))
+fi
 # CUDA's own header is named in base/cuda_*.h alone: any other .h must compile with a plain C++ compiler. What stands
 # for CUDA's headers on the emulated GPU does.
 if grep -rnE '#include <(cuda|cub|nccl|nvtx3)' --include='*.h' . --exclude-dir='build*' | grep -vE '^\./base/cuda_|^\./tests/emulated_gpu/include/|^\./\.'; then

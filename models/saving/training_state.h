@@ -9,11 +9,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/train/learning_rate.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 #include "ops/update/step_history.h"
 
 namespace hotrow {
+
+// What the validations so far have decided: ValidationPolicy (models/train/learning_rate.h).
+struct ValidationState {
+  double factor = 1;
+  bool observed = false;
+  double best_auc = 0;
+  int64_t plateau_validations = 0;  // since the best one or the last lowering
+  int64_t worse_validations = 0;    // since the best one
+};
 
 // Where a training run stands between two steps. A run that resumes from it ends with the same bits
 // as one that was never interrupted.
@@ -61,7 +69,7 @@ struct TrainingState {
   // Rows are not as they stand after the last step.
   bool rows_missed_steps() const { return !learning_rates.empty() && !settled; }
 
-  ValidationPolicy::State policy;
+  ValidationState policy;
   bool stopped_early = false;
   int64_t best_epoch = 0;
   int64_t best_step = 0;

@@ -13,8 +13,8 @@
 #include "base/env.h"
 #include "embedding/serving/serving_rows.h"
 #include "models/data/data_source.h"
+#include "models/data/metrics.h"
 #include "models/saving/coded_model.h"
-#include "models/train/metrics.h"
 
 namespace hotrow {
 

@@ -19,12 +19,11 @@
 #include "models/saving/portable_model.h"
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/saved_part.h"
+#include "models/saving/scoring_options.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/serving/score_session_impl.h"
 #include "models/serving/serving_model_impl.h"
-#include "models/train/run_settings.h"
-#include "models/train/trainer_options.h"
 
 namespace hotrow::internal {
 namespace {
@@ -453,7 +452,7 @@ class ModelReader {
   std::optional<PortableModel> portable_;
   DenseVectors dense_;                    // of a portable model or a chain
   std::vector<DeltaTable> delta_tables_;  // of a chain
-  TrainerOptions settings_;
+  ScoringOptions settings_;
   std::string source_;  // of a portable model
 };
 
@@ -492,7 +491,7 @@ std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta)
       then.scoring->table_schema != now.scoring->table_schema) {
     return "its data mean something else";
   }
-  TrainerOptions settings;
+  ScoringOptions settings;
   const absl::Status known = ApplyScoringSettings(now.scoring->settings, now.dir, &settings);
   if (!known.ok()) return std::string(known.message());
   if (settings.precision != model.trained_precision) return "its products have another precision";

@@ -11,7 +11,7 @@
 #include "base/exec_context.h"
 #include "models/data/data_source.h"
 #include "models/train/batch_reader.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 #include "models/train/progress.h"
 #include "models/train/run_checkpoints_impl.h"
 #include "models/train/train_step_impl.h"

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 
@@ -62,20 +63,13 @@ class ValidationPolicy {
 
   double factor() const { return state_.factor; }  // multiplies the schedule's
 
-  // The state after the validations so far, for checkpoints.
-  struct State {
-    double factor = 1;
-    bool observed = false;
-    double best_auc = 0;
-    int64_t plateau_validations = 0;  // since the best one or the last lowering
-    int64_t worse_validations = 0;    // since the best one
-  };
-  const State& state() const { return state_; }
-  void set_state(const State& state) { state_ = state; }
+  // For checkpoints.
+  const ValidationState& state() const { return state_; }
+  void set_state(const ValidationState& state) { state_ = state; }
 
  private:
   LearningRateOptions options_;
-  State state_;
+  ValidationState state_;
 };
 
 }  // namespace hotrow

@@ -14,7 +14,7 @@
 #include "models/saving/checkpoint_writer.h"
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 #include "ops/rows/weights_precision.h"
 
 namespace hotrow {

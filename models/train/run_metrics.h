@@ -10,7 +10,7 @@
 #include "base/trace.h"
 #include "embedding/stats.h"
 #include "models/saving/checkpoint_writer.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 
 namespace hotrow {
 

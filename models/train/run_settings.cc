@@ -108,20 +108,6 @@ Settings ScoringSettings(const TrainerOptions& options) {
   return out;
 }
 
-absl::Status ApplyScoringSettings(const Settings& settings, const std::string& where,
-                                  TrainerOptions* options) {
-  for (const TrainerSetting& row : TrainerSettings()) {
-    const std::string* const value = IsOfScoring(row) ? Find(settings, row.name) : nullptr;
-    if (value == nullptr) continue;
-    const absl::Status status = row.bind(*options).set(*value);
-    if (status.ok()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        where, ": its setting ", row.name, " is ", *value, ", which this program does not know (",
-        status.message(), "); use a newer hotrow"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<NamedValues> RankSettings(const TrainerOptions& o, const DataSource& data) {
   NamedValues out;
   const auto add = [&out](std::string name, std::string value) {

@@ -33,11 +33,6 @@ Settings BitSettings(const TrainerOptions& options);
 // Those of them that scores depend on and that neither rows nor parameters show: what unseen keys
 // read, and how products are made. ScoringData::settings.
 Settings ScoringSettings(const TrainerOptions& options);
-// Sets the fields of ScoringSettings. `settings` may hold others, as those of a checkpoint do,
-// which are passed over. Errors: FailedPrecondition, naming a value that this build does not know,
-// and `where` it was found.
-absl::Status ApplyScoringSettings(const Settings& settings, const std::string& where,
-                                  TrainerOptions* options);
 
 // The settings that all ranks of a run must share, named as errors name them: BitSettings; settings
 // that decide the collective calls and what is stored; and the identity of the data

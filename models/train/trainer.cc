@@ -294,7 +294,7 @@ absl::Status Trainer::Validate(int64_t epoch) {
     }
     mllog_.End("eval_stop", epoch_num);
   }
-  const ValidationPolicy::State policy_before = policy_.state();
+  const ValidationState policy_before = policy_.state();
   const double deciding_auc = DecidingAuc(evaluation);
   // Nothing goes by an AUC that does not exist.
   const ValidationPolicy::Verdict verdict =

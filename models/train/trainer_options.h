@@ -15,8 +15,8 @@
 #include "base/device.h"
 #include "embedding/embedding_collection.h"
 #include "models/data/data_source.h"
+#include "models/saving/scoring_options.h"
 #include "models/train/learning_rate.h"
-#include "ops/products/dense_precision.h"
 #include "ops/rows/weights_precision.h"
 #include "ops/training/dense_optimizer.h"
 #include "ops/training/loss_scale.h"
@@ -33,22 +33,17 @@ inline constexpr int64_t kDeltaBytes = int64_t{1} << 30;
 
 // The options of a training run. models/train/trainer_settings.cc has a row for each setting: its
 // flag, its legal values, and whether the bits of the run depend on it.
-struct TrainerOptions {
+struct TrainerOptions : ScoringOptions {
   int64_t batch_size = 0;  // required
   int64_t epochs = 1;
   int64_t limit_train_batches = 0;           // of each epoch; 0: all
   int64_t validation_freq_within_epoch = 0;  // steps; 0: at the end of each epoch only
 
-  // All tables alike: embedding_dim columns of this precision, this pooling, optimizer and
-  // initializer.
+  // All tables alike: embedding_dim columns of this precision, this pooling and initializer, and
+  // table_optimizer.
   int32_t embedding_dim = 0;  // required
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   Pooling pooling = Pooling::kSum;
-  SparseOptimizerConfig table_optimizer;
-  // Names joined by commas. Tables that are looked up and not trained, and features whose lookups
-  // get no gradient, see TableConfig::read_only_features.
-  std::string frozen_tables;
-  std::string read_only_features;
   // The admission of all tables that are trained, docs/row_life.md. admission_bytes: memory of the
   // counters.
   Admission admission;
@@ -57,10 +52,8 @@ struct TrainerOptions {
   int64_t min_rows = 0;  // of each table
   int64_t max_rows = 0;
   int64_t row_limit_steps = 64;
-  ServingRows serve_rows = ServingRows::kAsTrained;  // TableConfig::serve_rows of all tables
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
-  DensePrecision precision = DensePrecision::kFp32;  // that the model was made with
   bool fuse_lookup = true;  // on a GPU: models read rows where they lie, where that works
   bool cuda_graph = true;   // on a GPU: the dense part of steps as one launch, where that works
   float loss_scale = LossScale().scale;  // with kFp16: the first one, a power of two

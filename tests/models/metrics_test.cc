@@ -1,4 +1,4 @@
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 
 #include <cmath>
 #include <vector>

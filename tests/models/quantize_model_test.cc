@@ -25,7 +25,7 @@
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/serving/scorer.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 #include "tests/models/scored_models.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -33,7 +33,7 @@
 #include "models/saving/manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/serving/score_file.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 #include "models/train/trainer.h"
 #include "models/zoo/model_kinds.h"
 #include "store/open.h"

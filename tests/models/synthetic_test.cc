@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "models/train/metrics.h"
+#include "models/data/metrics.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -1,5 +1,5 @@
-#ifndef HOTROW_MODELS_TRAIN_METRICS_H_
-#define HOTROW_MODELS_TRAIN_METRICS_H_
+#ifndef HOTROW_MODELS_DATA_METRICS_H_
+#define HOTROW_MODELS_DATA_METRICS_H_
 
 #include <cstdint>
 #include <span>
@@ -44,4 +44,4 @@ class MetricsAccumulator {
 
 }  // namespace hotrow
 
-#endif  // HOTROW_MODELS_TRAIN_METRICS_H_
+#endif  // HOTROW_MODELS_DATA_METRICS_H_
