@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
+#include "base/hash128.h"
 #include "base/macros.h"
 #include "base/math.h"
 #include "base/row_key.h"
@@ -68,22 +68,6 @@ HOTROW_HOST_DEVICE constexpr RowHash HashRowKey(uint64_t key, uint32_t table) {
 HOTROW_HOST_DEVICE constexpr RowHash HashRowKey(const RowKey& k) {
   return HashRowKey(k.key, k.table);
 }
-
-// A 128-bit sum. Adding is commutative, so the sum over rows does not depend on the order of the
-// rows.
-struct Hash128 {
-  uint64_t hi = 0;
-  uint64_t lo = 0;
-
-  constexpr Hash128& operator+=(const Hash128& other) {
-    const uint64_t old_lo = lo;
-    lo += other.lo;
-    hi += other.hi + (lo < old_lo ? 1 : 0);
-    return *this;
-  }
-  friend bool operator==(const Hash128& a, const Hash128& b) = default;
-  std::string ToHex() const;  // 32 lower-case digits, hi first
-};
 
 // Keyed hash of a byte string, 128 bits: what `tables_hash` sums over {table, key, weights and
 // state}. Not cryptographic. The same bytes give the same hash on every little-endian machine.

@@ -3,6 +3,7 @@
 
 #include "capi/tables_impl.h"
 #include "embedding/stats.h"
+#include "embedding/stats_fields.h"
 #include "ops/jagged.h"
 
 namespace hotrow::capi {

@@ -3,6 +3,7 @@
 
 #include "base/status_macros.h"
 #include "embedding/embedding_collection_impl.h"
+#include "embedding/stats_fields.h"
 
 namespace hotrow {
 

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/digest.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/rows/row_rules_impl.h"
+#include "embedding/stored_rows.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {

@@ -14,15 +14,13 @@
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
 #include "base/row_lines.h"
-#include "embedding/counters.h"
-#include "embedding/digest.h"
 #include "embedding/embedding_step.h"
 #include "embedding/jagged_batch.h"
+#include "embedding/kept_state.h"
 #include "embedding/options.h"
-#include "embedding/residuals.h"
 #include "embedding/snapshots.h"
 #include "embedding/stats.h"
-#include "embedding/stored_row.h"
+#include "embedding/stored_rows.h"
 
 namespace hotrow {
 

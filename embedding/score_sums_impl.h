@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "embedding/row_score.h"
+#include "embedding/table_policies.h"
 
 // How the scores of a step come together: those of a rank's lookups of a key, then those of the
 // ranks, then what is in the row. In double, where sums of the scores of a step are mostly exact,

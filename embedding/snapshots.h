@@ -5,13 +5,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/row_store.h"
+#include "store/snapshot.h"
 
 namespace hotrow {
 
-// EmbeddingSnapshots takes two-phase snapshots of all rows of a collection on this rank, see
-// store/row_store.h: EmbeddingCollection::snapshots(). The caller chooses the name (a trainer uses
-// the step), makes the tables durable under it, makes its own manifest durable, and then commits.
+// EmbeddingSnapshots takes two-phase snapshots of all rows of a collection on this rank:
+// EmbeddingCollection::snapshots(). The caller chooses the name (a trainer uses the step), makes
+// the tables durable under it, makes its own manifest durable, and then commits.
 //
 // Threads: Commit, Drop, List and Describe may run beside all calls of the collection, the others
 //          are calls of it.

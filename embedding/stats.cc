@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "embedding/stats_fields.h"
 
 namespace hotrow {
 namespace {

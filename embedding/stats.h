@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -152,29 +151,6 @@ struct EmbeddingStats {
   int64_t exchange_feedback_keys = 0;   // gradients that were sent
   int64_t exchange_feedback_hits = 0;   // of them, with a residual of an earlier step
 };
-
-// How counts of several ranks are merged.
-enum class OverRanks { kSum, kMax };
-
-// Describes one count of a struct, for code that treats all counts alike.
-template <typename Struct>
-struct StatsField {
-  const char* name;  // the member's
-  int64_t Struct::*count;
-  OverRanks over_ranks;
-};
-
-// Every int64_t of the structs, each once; `tiers`, `tables` and histograms apart.
-std::span<const StatsField<TierStats>> TierStatsFields();
-std::span<const StatsField<TableStats>> TableStatsFields();
-std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields();
-
-// All counts in one row, those of the tiers first, then those of the tables. Ranks with the same
-// tiers and tables have rows with the same fields.
-std::vector<int64_t> PackCounts(const EmbeddingStats& stats);
-// Sets the counts to those of all ranks together. `rows` holds the PackCounts of the ranks, one
-// after another. Ratios become those of the sums. `stats` must have the ranks' tiers and tables.
-void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats);
 
 }  // namespace hotrow
 

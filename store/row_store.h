@@ -14,6 +14,7 @@
 #include "base/row_key.h"
 #include "base/row_lines.h"
 #include "base/unique_id.h"
+#include "store/snapshot.h"
 
 namespace hotrow {
 
@@ -51,20 +52,6 @@ struct RowAgeLine {
   RowLineFields fields;
 
   bool HasAged(const std::byte* row) const { return fields.HasAged(lines, row); }
-};
-
-// Names a snapshot of a store. The caller chooses it (a trainer uses the step); any value but 0,
-// used once.
-using SnapshotId = uint64_t;
-
-// A store's record of one of its snapshots. An id may be used again, by another run in the same
-// directory or by a copy that was put back; an identity is never used again. So a manifest that
-// names a snapshot keeps both, and opening it takes both.
-struct SnapshotInfo {
-  SnapshotId id = 0;
-  bool committed = false;
-  UniqueId identity;                // drawn by PrepareSnapshot; unknown: of an older version
-  std::vector<int64_t> table_rows;  // of each of tables(), in that order; empty: not known
 };
 
 // OK when `wanted` is unknown or is the snapshot's identity. Otherwise FailedPrecondition, which

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_rows.h"
 #include "models/train/report.h"
 #include "ops/rows/row_layout.h"

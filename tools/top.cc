@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/env.h"
-#include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/text_server.h"

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/exposition_reader.h"
 #include "models/train/report.h"
 
 namespace hotrow {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "base/text_server.h"
 
 namespace hotrow {

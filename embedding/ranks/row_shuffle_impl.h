@@ -17,7 +17,7 @@
 #include "comm/communicator.h"
 #include "comm/lane.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
-#include "embedding/row_score.h"
+#include "embedding/table_policies.h"
 #include "ops/keys/unique.h"
 #include "ops/rows/row_codec.h"
 #include "ops/rows/weights_precision.h"

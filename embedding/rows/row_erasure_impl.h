@@ -15,7 +15,7 @@
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/rows/row_rules_impl.h"
-#include "embedding/stored_row.h"
+#include "embedding/stored_rows.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {

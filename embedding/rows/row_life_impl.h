@@ -14,7 +14,7 @@
 #include "base/row_key.h"
 #include "base/row_lines.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/counters.h"
+#include "embedding/kept_state.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/rows/lookup_counters_impl.h"

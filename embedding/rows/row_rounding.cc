@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_rows.h"
 #include "embedding/serving/serving_tables_impl.h"
 #include "ops/rows/row_layout.h"

@@ -3,8 +3,8 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "embedding/row_score.h"
 #include "embedding/rows/row_scores_impl.h"
+#include "embedding/table_policies.h"
 
 namespace hotrow::internal {
 namespace {

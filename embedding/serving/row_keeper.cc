@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/exec_context.h"
 #include "base/status_macros.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_tables_impl.h"
 #include "ops/rows/row_codec.h"
 

@@ -14,6 +14,7 @@
 #include "base/unique_id.h"
 #include "embedding/serving/budget_share_impl.h"
 #include "embedding/serving/disk_rows_impl.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_tables_impl.h"
 #include "ops/rows/pooled_lookup.h"
 

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "base/matrix_view.h"
 #include "base/row_key.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_budget.h"
 #include "embedding/serving/serving_rows.h"
 #include "ops/jagged.h"

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "embedding/serving/row_coding.h"
 #include "models/saving/blob_files.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/model_rows.h"

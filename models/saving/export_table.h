@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/env.h"
-#include "embedding/row_score.h"
+#include "embedding/table_policies.h"
 
 namespace hotrow {
 

@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/hash.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_rows.h"
 #include "ops/rows/row_layout.h"
 #include "ops/rows/weights_precision.h"

@@ -10,12 +10,12 @@
 
 #include "base/row_lines.h"
 #include "base/unique_id.h"
-#include "embedding/row_score.h"
+#include "embedding/table_policies.h"
 #include "models/saving/scoring_data.h"
 #include "models/saving/training_state.h"
-#include "ops/rows/row_init.h"
+#include "ops/rows/initializer.h"
 #include "ops/rows/weights_precision.h"
-#include "store/row_store.h"
+#include "store/snapshot.h"
 
 namespace hotrow {
 

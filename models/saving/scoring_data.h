@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/update/step_history.h"
+#include "ops/update/sparse_optimizer_config.h"
 
 namespace hotrow {
 

@@ -10,7 +10,7 @@
 #include "base/flag_set.h"
 #include "embedding/serving/serving_rows.h"
 #include "ops/products/dense_precision.h"
-#include "ops/update/sparse_optimizer.h"
+#include "ops/update/sparse_optimizer_config.h"
 
 namespace hotrow {
 

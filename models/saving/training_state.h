@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "models/data/metrics.h"
-#include "ops/update/step_history.h"
+#include "ops/update/sparse_optimizer_config.h"
 
 namespace hotrow {
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "embedding/serving/row_coding.h"
 #include "models/data/ctr_batch.h"
 #include "models/saving/model_rows.h"
 #include "models/serving/score_session_impl.h"

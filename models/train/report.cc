@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "embedding/stats_fields.h"
 
 namespace hotrow {
 namespace {

@@ -6,26 +6,11 @@
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
+#include "ops/rows/initializer.h"
 #include "ops/rows/row_layout.h"
-#include "ops/update/sparse_optimizer.h"
+#include "ops/update/sparse_optimizer_config.h"
 
 namespace hotrow {
-
-enum class InitializerKind {
-  kZeros,
-  kConstant,  // `value`
-  kUniform,   // [-value, value)
-  kNormal,    // mean 0, standard deviation `value`
-};
-
-struct Initializer {
-  InitializerKind kind = InitializerKind::kUniform;
-  float value = 0.01f;
-
-  absl::Status Validate() const;
-  // Uniform in +-1/sqrt(rows), as in the reference DLRM. rows > 0.
-  static Initializer UniformOfRows(int64_t rows);
-};
 
 // On a CUDA device keys, rows and the pointers in rows are memory that the device reaches; `layout`
 // is host memory on either device, read before the call returns.

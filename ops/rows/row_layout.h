@@ -5,7 +5,7 @@
 
 #include "base/row_lines.h"
 #include "ops/rows/weights_precision.h"
-#include "ops/update/sparse_optimizer.h"
+#include "ops/update/sparse_optimizer_config.h"
 
 namespace hotrow {
 

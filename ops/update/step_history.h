@@ -6,21 +6,13 @@
 #include <span>
 #include <vector>
 
-#include "ops/update/sparse_optimizer.h"
+#include "ops/update/sparse_optimizer_config.h"
 
 namespace hotrow {
 
 namespace internal {
 struct StepRun;
 }  // namespace internal
-
-// Steps in a row that had one factor of the learning rate: those behind the run before, up to
-// last_step.
-struct LearningRateRun {
-  uint32_t last_step = 0;
-  float factor = 1;
-  friend bool operator==(const LearningRateRun&, const LearningRateRun&) = default;
-};
 
 // StepHistory is the steps that tables of one optimizer have made: what SparseUpdate needs to make
 // up, in WeightDecayMode::kTable, for those that did not touch a row.

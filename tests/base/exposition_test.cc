@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/exposition_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exposition.h"
+#include "base/exposition_reader.h"
+#include "embedding/stats_fields.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
 #include "tests/support/metrics_text.h"

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_rows.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

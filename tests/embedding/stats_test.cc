@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "embedding/stats_fields.h"
 #include "gtest/gtest.h"
 
 namespace hotrow {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "base/status_macros.h"
 #include "models/data/byte_stream.h"
 #include "models/data/npy.h"

@@ -14,6 +14,7 @@
 
 #include "base/env.h"
 #include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "base/matrix_view.h"
 #include "base/text_server.h"
 #include "base/trace.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_util.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/env.h"
-#include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/train/run_metrics.h"

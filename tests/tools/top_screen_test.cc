@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "base/exposition_reader.h"
 #include "embedding/collection_metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

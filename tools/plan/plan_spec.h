@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "embedding/row_score.h"
+#include "embedding/table_policies.h"
 #include "ops/rows/row_layout.h"
 #include "ops/rows/weights_precision.h"
 #include "ops/update/sparse_optimizer.h"

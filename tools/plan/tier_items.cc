@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "embedding/row_score.h"
+#include "embedding/table_policies.h"
 #include "tools/plan/tier_bytes.h"
 
 namespace hotrow {

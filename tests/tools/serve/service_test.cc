@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "base/exposition.h"
+#include "base/exposition_reader.h"
 #include "base/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "embedding/serving/serving_rows.h"
+#include "embedding/serving/row_coding.h"
 
 #include <cstring>
 
