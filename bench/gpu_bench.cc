@@ -57,7 +57,7 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
       "the limits they are compared with are measured, too");
   set.AddString("dims", "LIST", &flags.dims,
                 "powers of two from 4 to 128: floats of a row of gather (which measures 8 in any "
-                "case), host_gather, staging, find, insert");
+                "case), host_gather, staging, find, insert; tiers take the widest");
   set.AddString("loads", "LIST", &flags.loads, "loads of the caches of find, insert");
   set.AddString("hits", "LIST", &flags.hits, "hit rates of find, insert");
   set.AddString("shares", "LIST", &flags.shares,

@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags);
 
 // What the parts measure, each list in ascending order without repetitions.
 struct GpuBenchPoints {
-  std::vector<int> dims;       // of gather, host_gather, staging, find and insert
+  std::vector<int> dims;       // of gather, host_gather, staging, find and insert; tiers: the last
   std::vector<double> loads;   // of find and insert,
   std::vector<double> hits;    // and hit rates
   std::vector<double> shares;  // of the rows of tiers, that device caches have room for

@@ -405,10 +405,11 @@ void Report(const TiersRun& run, const TierCase& tier, bool training,
                         counts.bytes() * 1e-6);
   // Tables shrink where memory is short: their sizes stand in the line, and others than those of
   // the target are not compared with it.
-  absl::StrAppendFormat(&line, "; %d rows a table", plan.rows_per_table);
+  absl::StrAppendFormat(&line, "; dim %d, %d rows a table", plan.dim, plan.rows_per_table);
   const bool of_target = store == StoreKind::kMemory && share == 0.8 && !training;
-  const bool full = plan.rows_per_table == kTierRowsPerTable && plan.samples == kLookupSamples;
-  if (of_target && !full) absl::StrAppend(&line, ", too few for the target");
+  const bool full = plan.rows_per_table == kTierRowsPerTable && plan.samples == kLookupSamples &&
+                    plan.dim == kWidestDim;
+  if (of_target && !full) absl::StrAppend(&line, ", not those of the target");
   if (of_target && full) {
     figure.more["target_seconds"] = kTierTargetSeconds;
     figure.more["target_lookups"] = kLookupTables * kLookupSamples;
@@ -453,6 +454,8 @@ absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSi
                                     Device device) {
   TiersPlan plan;
   plan.device = device;
+  HOTROW_ASSIGN_OR_RETURN(const GpuBenchPoints points, PointsToMeasure(flags));
+  plan.dim = points.dims.back();
   plan.row_bytes = RowLayout::For(static_cast<int32_t>(plan.dim), kOptimizer).row_bytes;
   plan.rows_per_table = flags.quick ? 200'000 : kTierRowsPerTable;
   plan.rows_per_table =

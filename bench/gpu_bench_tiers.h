@@ -21,7 +21,7 @@
 namespace hotrow::bench {
 
 // What Prefetch and Lookup of kLookupTables * kLookupSamples ids are meant to take at a share of
-// 0.8 over host memory, with tables of kTierRowsPerTable rows.
+// 0.8 over host memory, with tables of kTierRowsPerTable rows of dim kWidestDim.
 inline constexpr double kTierTargetSeconds = 1.2e-3;
 inline constexpr int64_t kTierRowsPerTable = 1'000'000;
 
@@ -32,7 +32,7 @@ struct TiersPlan {
   Device device = Device::kCpu;
   std::vector<double> shares;  // of the rows that device caches have room for; the last one first
   int64_t tables = kLookupTables;
-  int64_t dim = 128;
+  int64_t dim = kWidestDim;
   int64_t rows_per_table = 0;  // R
   int64_t samples = 0;         // of a step; one lookup a table in each; at most R / 2
   int64_t steps = 0;           // that are measured, of each kind
@@ -54,8 +54,9 @@ struct TiersPlan {
   int64_t DeviceCacheBytes(double share) const;
 };
 
-// A million rows a table (with --quick 200,000), fewer where sizes.table_bytes has no room for the
-// cache or sizes.host_bytes none for the rows. InvalidArgument when nothing is left of them.
+// Rows of the widest of --dims, a million a table (with --quick 200,000), fewer where
+// sizes.table_bytes has no room for the cache or sizes.host_bytes none for the rows.
+// InvalidArgument when nothing is left of them.
 absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSizes& sizes,
                                     Device device);
 

@@ -48,6 +48,12 @@ TEST(TiersPlanTest, TakesTheWholeBatchWhereThereIsRoom) {
   EXPECT_LT(quick.rows_per_table, plan.rows_per_table);
   EXPECT_LT(quick.steps, plan.steps);
   EXPECT_EQ(PlanTiers({.repeats = 3}, SizesOf(kGiB, kGiB), Device::kCuda)->steps, 3);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const TiersPlan narrow,
+      PlanTiers({.dims = "64,8"}, SizesOf(16 * kGiB, 8 * kGiB), Device::kCuda));
+  EXPECT_EQ(narrow.dim, 64);
+  EXPECT_EQ(narrow.row_bytes, 272);
+  EXPECT_FALSE(PlanTiers({.dims = "7"}, SizesOf(kGiB, kGiB), Device::kCuda).ok());
 }
 
 TEST(TiersPlanTest, ShrinksToTheMemoryThatIsThere) {
@@ -183,7 +189,7 @@ TEST_F(TiersTest, MeasuresLookupsAndTrainingOverEachStore) {
     EXPECT_EQ(figure["host_cache_bytes"], ssd ? kMiB : 0);
     // These tables are smaller than those of the target, and every line says how large they are.
     EXPECT_FALSE(figure.contains("target_seconds"));
-    EXPECT_EQ(lines_[i].find("too few for the target") != std::string::npos, i == 2 || i == 4);
+    EXPECT_EQ(lines_[i].find("not those of the target") != std::string::npos, i == 2 || i == 4);
     EXPECT_THAT(lines_[i],
                 AllOf(HasSubstr("p99"), HasSubstr("misses"), HasSubstr(" rows a table")));
   }
