@@ -8,9 +8,10 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import numpy as np
-from torch_or_skip import torch
+from torch_or_skip import WHERE, array, in_host_memory, tiers, torch
 
 import hotrow
 import hotrow.torch
@@ -18,8 +19,9 @@ import hotrow.torch
 
 def make(folder, **changes):
     arguments = dict(
-        store=hotrow.Ssd(folder + "/rows", disk_bytes="512MiB", memory="64MiB"), cache="8MiB",
+        store=hotrow.Ssd(folder + "/rows", disk_bytes="512MiB", memory="64MiB"),
         max_batch_size=32, prefetch_depth=2, checkpoint_dir=folder + "/checkpoints", resume=True,
+        **tiers("8MiB"),
     )
     arguments.update(changes)
     os.makedirs(folder, exist_ok=True)
@@ -34,7 +36,7 @@ class Trainer:
         self.tables = tables
         self.model = torch.nn.Sequential(
             torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
-        )
+        ).to(WHERE)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.schedules = [
             torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
@@ -68,9 +70,9 @@ class Trainer:
         """Of the rows and of all torch knows."""
         out = hashlib.sha256(self.tables.digest()["hash"].encode())
         for parameter in self.model.state_dict().values():
-            out.update(parameter.numpy().tobytes())
+            out.update(array(parameter).tobytes())
         for state in self.optimizer.state_dict()["state"].values():
-            out.update(state["exp_avg_sq"].numpy().tobytes())
+            out.update(array(state["exp_avg_sq"]).tobytes())
         out.update(repr([s.get_last_lr() for s in self.schedules]).encode())
         out.update(torch.get_rng_state().numpy().tobytes())
         return out.hexdigest()
@@ -104,6 +106,24 @@ class TorchCheckpointsTest(unittest.TestCase):
                 with self.assertRaisesRegex(KeyError, "has no 'sampler'"):
                     tables.restore({**trainer.state(), "sampler": trainer.optimizer})
                 self.assertFalse(trainer.model[0].weight.any())  # all is there, or nothing is read
+
+    @in_host_memory
+    def test_random_numbers_of_a_gpu_come_back(self):
+        put = unittest.mock.Mock()
+        gpu = unittest.mock.patch.multiple(
+            torch.cuda, is_initialized=lambda: True, is_available=lambda: True, set_rng_state=put,
+            get_rng_state=lambda device: torch.tensor([1, 2], dtype=torch.uint8),
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            with make(folder) as tables, gpu:
+                tables.save_checkpoint({"note": "three"})
+            with make(folder) as tables:  # where there is none
+                self.assertEqual(tables.restore(), {"note": "three"})
+            put.assert_not_called()
+            with make(folder) as tables, gpu:
+                self.assertEqual(tables.restore(), {"note": "three"})
+        state, device = put.call_args.args
+        self.assertEqual((state.tolist(), str(device)), ([1, 2], "cuda"))
 
     def test_what_would_not_come_back_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +165,7 @@ class TorchCheckpointsTest(unittest.TestCase):
                 torch.manual_seed(6)
                 model = torch.nn.Sequential(
                     torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
-                )
+                ).to(WHERE)
                 tables.restore({"model": model})
                 self.assertTrue(torch.equal(model[0].weight, trainer.model[0].weight))
 

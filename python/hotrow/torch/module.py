@@ -18,7 +18,7 @@ from .ops import evaluate, lookup
 from .outputs import Embeddings
 from .passes import Passes
 
-_RNG, _TABLES = "torch.rng", "torch.tables"
+_RNG, _CUDA_RNG, _TABLES = "torch.rng", "torch.cuda.rng", "torch.tables"
 
 
 class _Schedule(torch.optim.Optimizer):
@@ -99,6 +99,8 @@ class EmbeddingCollection(nn.Module):
         self._features = list(layout.names)
         self._columns = {name: (at.start, at.stop) for name, at in layout.columns.items()}
         self._unpooled = [name for name, _ in layout.unpooled]
+        # Whose random numbers checkpoints have, where torch uses one.
+        self._gpu = "cuda" if self._passes.device.type == "cpu" else self._passes.device
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         #: A torch.optim.Optimizer for schedulers: its lr multiplies the tables' learning rates.
         self.optimizer = _Schedule(self._anchor, self._passes)
@@ -208,12 +210,15 @@ class EmbeddingCollection(nn.Module):
         state: by name, modules, optimizers, schedulers and samplers (anything with state_dict), and
         values that torch.load takes with weights_only: tensors, numbers, texts, bytes, and lists
         and dicts of these, but no arrays or numbers of numpy (TypeError). The schedule of the
-        tables comes with it, and with one rank the state of torch's random numbers on the CPU. With
-        several ranks those of rank 0 count. wait: as in hotrow.EmbeddingCollection.save_checkpoint.
+        tables comes with it, and with one rank the states of torch's random numbers, on the CPU and
+        on the tables' GPU or the current one. With several ranks what rank 0 gives counts. wait: as
+        in hotrow.EmbeddingCollection.save_checkpoint.
         """
         state = dict(state or {})
         if self.collection.world_size == 1:
             state[_RNG] = torch.get_rng_state()
+            if torch.cuda.is_initialized():
+                state[_CUDA_RNG] = torch.cuda.get_rng_state(self._gpu)
         state[_TABLES] = self.optimizer
         blobs = {}
         for name, value in state.items():
@@ -249,9 +254,10 @@ class EmbeddingCollection(nn.Module):
             _plain(target).load_state_dict(_load(saved[name]))
         if _RNG in names and self.collection.world_size == 1:
             torch.set_rng_state(_load(saved[_RNG]))
-        return {
-            name: _load(saved[name]) for name in saved if name != _RNG and name not in targets
-        }
+            if _CUDA_RNG in names and torch.cuda.is_available():
+                torch.cuda.set_rng_state(_load(saved[_CUDA_RNG]), self._gpu)
+        skipped = {_RNG, _CUDA_RNG, *targets}
+        return {name: _load(saved[name]) for name in saved if name not in skipped}
 
     # ---- What the collection says ----
 
