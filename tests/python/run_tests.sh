@@ -4,7 +4,8 @@
 #   tests/python/run_tests.sh --wheel WHEEL FOLDER PYTHON [TEST ...]
 #   tests/python/run_tests.sh --build LIBRARY PROGRAM FOLDER PYTHON [TEST ...]
 #   tests/python/run_tests.sh --emulated LIBRARY SANITIZER PYTHON [TEST ...]
-# --emulated: a library with the emulated GPU, and the sanitizer's, which the interpreter loads first.
+# --emulated: a library with the emulated GPU, on which all tables of torch's tests then are; and the
+# sanitizer's, which the interpreter loads first.
 # TEST: as `python -m unittest` takes them. Exit status 77: skipped, the reason is in the output.
 # Environment: HOTROW_TEST_PYTHON is another interpreter than PYTHON for a build, whose packages the
 # tests see; with torch there the tests of hotrow.torch run, and with HOTROW_PYTHON_TORCH=1 they
@@ -26,11 +27,12 @@ skip() { echo "skipped: $*"; exit 77; }
 if [[ $mode == --emulated ]]; then
   "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
   cd "$source/tests/python"
+  on_gpu=(test_device test_torch test_torch_checkpoints test_torch_ranks test_pages.TorchPagesTest)
   # The interpreter leaks at its end, and its memory is not the sanitizer's.
   exec env PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1 HOTROW_LIBRARY="$library" \
-    HOTROW_EMULATED_GPU=1 HOTROW_EMULATED_GPU_ANY_MEMORY=1 HOTROW_EMULATED_GPU_DEVICES=2 \
-    ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer" \
-    "$python" -m unittest "${@:-test_device}"
+    HOTROW_EMULATED_GPU=1 HOTROW_EMULATED_GPU_ANY_MEMORY=1 HOTROW_EMULATED_GPU_DEVICES=4 \
+    HOTROW_TEST_DEVICE=cuda ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer" \
+    "$python" -m unittest "${@:-${on_gpu[@]}}"
 fi
 
 rm -rf "$folder"

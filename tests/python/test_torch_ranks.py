@@ -16,7 +16,7 @@ import unittest
 import unittest.mock
 
 import numpy as np
-from torch_or_skip import torch
+from torch_or_skip import DEVICE, WHERE, gpus, in_host_memory, tiers, torch
 
 import hotrow
 import hotrow.torch
@@ -57,6 +57,7 @@ def exchange(transport, sizes=lambda source, target: source + 2 * target, timeou
 
 
 class ScalerTest(unittest.TestCase):
+    @gpus(2)
     def test_a_step_that_one_rank_leaves_out_moves_no_row_on_any(self):
         def run(transport):
             scaler = unittest.mock.Mock(
@@ -65,6 +66,7 @@ class ScalerTest(unittest.TestCase):
             with hotrow.torch.EmbeddingCollection(
                 [hotrow.Table("items", 4, ["item"])], store=hotrow.Memory("16MiB"), threads=1,
                 max_batch_size=8, communicator=hotrow.Communicator(transport),
+                **tiers("8MiB", transport.rank),
             ) as tables:
                 tables.set_grad_scaler(scaler)
 
@@ -243,13 +245,15 @@ class TransportTest(unittest.TestCase):
             self.assertIn("out of tea", str(result))
         self.assertLess(time.monotonic() - begin, 5)
 
+    @in_host_memory
     def test_tables(self):
         def run(transport):
             ranks = transport.world_size
             with hotrow.EmbeddingCollection(
                 [hotrow.Table("items", 4, optimizer=hotrow.Sgd(lr=1.0))],
-                store=hotrow.Memory("16MiB"), cache="8MiB", max_batch_size=8, prefetch_depth=1,
+                store=hotrow.Memory("16MiB"), max_batch_size=8, prefetch_depth=1,
                 communicator=hotrow.Communicator(transport, 20), threads=1,
+                **tiers("8MiB", transport.rank),
             ) as tables:
                 for number in range(4):
                     ids = np.arange(8).reshape(ranks, -1)[transport.rank] + 5 * number
@@ -293,6 +297,7 @@ class TransportTest(unittest.TestCase):
 
         self.assertEqual(together(3, run), ["disk full", None, b"original"])
 
+    @gpus(2)
     def test_what_one_rank_refuses_ends_the_others(self):
         ids = torch.arange(4)
 
@@ -315,8 +320,8 @@ class TransportTest(unittest.TestCase):
             def run(transport):
                 ranks = hotrow.Communicator(transport, 20)
                 tables = hotrow.torch.EmbeddingCollection(
-                    [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), cache="8MiB",
-                    max_batch_size=8, prefetch_depth=1, communicator=ranks, threads=1,
+                    [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), max_batch_size=8,
+                    prefetch_depth=1, communicator=ranks, threads=1, **tiers("8MiB", ranks.rank),
                 )
                 use(tables, transport.rank == 1)
                 return tables.digest()
@@ -350,7 +355,9 @@ def launch(ranks, *arguments, mpi=False, torchrun=()):
     )
 
 
+@unittest.skipIf(WHERE != DEVICE, "emulated GPUs are within one process")
 @unittest.skipUnless(os.environ.get("HOTROW_SLOW_TESTS"), "takes two minutes: HOTROW_SLOW_TESTS=1")
+@gpus(4)
 class JobsTest(unittest.TestCase):
     def results(self, process):
         self.assertEqual(process.returncode, 0, process.stderr)

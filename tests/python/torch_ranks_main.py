@@ -8,18 +8,19 @@ import json
 import os
 import signal
 
-import torch
+from torch_or_skip import WHERE, tiers, torch
 
 import hotrow
 import hotrow.torch
 
 GLOBAL_BATCH = 32
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def batch_of(number, rank, ranks):
     random = torch.Generator().manual_seed(number % 5)
     ids = torch.randint(0, 500, (GLOBAL_BATCH, 3), generator=random)
-    target = (ids.sum(dim=1) % 7).float() - 3
+    target = ((ids.sum(dim=1) % 7).float() - 3).to(WHERE)
     mine = slice(GLOBAL_BATCH // ranks * rank, GLOBAL_BATCH // ranks * (rank + 1))
     return {"item": ids[mine, :2].contiguous(), "user": ids[mine, 2].contiguous()}, target[mine]
 
@@ -29,7 +30,7 @@ class Model(torch.nn.Module):
         super().__init__()
         torch.manual_seed(1)
         self.tables = tables
-        self.head = torch.nn.Linear(tables.pooled_dim, 1)
+        self.head = torch.nn.Linear(tables.pooled_dim, 1).to(WHERE)
 
     def forward(self, features):
         return self.head(self.tables(features).pooled)[:, 0]
@@ -37,7 +38,9 @@ class Model(torch.nn.Module):
 
 class TorchRanks:
     def __init__(self):
-        torch.distributed.init_process_group("gloo")
+        if WHERE != "cpu":
+            torch.cuda.set_device(LOCAL_RANK)
+        torch.distributed.init_process_group(None if WHERE != "cpu" else "gloo")
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
     def transport(self):
@@ -106,8 +109,9 @@ def main():
             hotrow.Table("items", 8, ["item"], optimizer=hotrow.RowwiseAdagrad(lr=0.1)),
             hotrow.Table("users", 4, ["user"], optimizer=hotrow.Adam(lr=0.01)),
         ],
-        store=hotrow.Memory("64MiB"), cache="16MiB", max_batch_size=GLOBAL_BATCH, prefetch_depth=1,
-        threads=1, communicator=hotrow.Communicator(ranks.transport(), flags.timeout), **options,
+        store=hotrow.Memory("64MiB"), max_batch_size=GLOBAL_BATCH, prefetch_depth=1, threads=1,
+        communicator=hotrow.Communicator(ranks.transport(), flags.timeout),
+        **tiers("16MiB", LOCAL_RANK), **options,
     )
     model = Model(tables)
     wrapped = ranks.wrap(model)
