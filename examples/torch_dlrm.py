@@ -68,9 +68,11 @@ def main() -> None:
     parser.add_argument("--plot", default="torch_dlrm.png")
     arguments = parser.parse_args()
 
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        print("there is no GPU: training on the CPU")
-        arguments.device = "cpu"
+    if arguments.device == "cuda":
+        cuda = hotrow.environment()["cuda"]
+        if not torch.cuda.is_available() or cuda is None or not cuda["devices"]:
+            print("there is no GPU for torch and hotrow: training on the CPU")
+            arguments.device = "cpu"
     torch.manual_seed(1)
     data = hotrow.Data(arguments.data, seed=1)
     features = [feature["name"] for feature in data.features]

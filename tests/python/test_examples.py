@@ -106,6 +106,18 @@ class ExamplesTest(unittest.TestCase):
         self.example_of_torch("torch_dlrm", f"--data=criteo:{path}", "--batch=128", "--dim=8",
                               f"--checkpoints={self.folder}/checkpoints")
 
+    def test_torch_dlrm_without_a_gpu_says_so_in_a_line(self):
+        if not HAS_TORCH:
+            self.skipTest("torch is not installed")
+        arguments = ["torch_dlrm", "--data=synthetic:tables=3,rows=200,samples=20000",
+                     "--batch=256", "--dim=8"]
+        with mock.patch("torch.cuda.is_available", lambda: False):
+            out, losses = self.run_example(*arguments, "--device=cuda")
+        self.assertEqual(out.splitlines()[0],
+                         "there is no GPU for torch and hotrow: training on the CPU")
+        again, expected = self.run_example(*arguments)
+        self.assertEqual((out.splitlines()[1:], losses), (again.splitlines(), expected))
+
     def test_torch_two_tower(self):
         out, _ = self.example_of_torch("torch_two_tower", "--users=400", "--items=400",
                                        "--batch=128", "--steps=150")
