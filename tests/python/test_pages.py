@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import tempfile
@@ -24,6 +25,8 @@ from test_command import HAS_PROGRAM
 
 SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "hotrow.torch"))
+ON_GPU = os.environ.get("HOTROW_TEST_DEVICE") == "cuda"  # as torch_or_skip.py has it
+EMULATED = bool(os.environ.get("HOTROW_EMULATED_GPU"))
 MODELS = ("dlrm", "deepfm", "dcn", "wide_deep", "xdeepfm", "pnn", "din", "mmoe")
 
 # Flags of other programs that pages name.
@@ -119,13 +122,25 @@ class VersionsTest(unittest.TestCase):
             self.assertEqual((first, last or first), found, f"{name}, {source}")
 
 
-class PagesTest(unittest.TestCase):
+class Pages(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
+
+    def python(self, code, **names):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # files that a page leaves open
+            exec(code, names)
+        return names, out.getvalue()
+
+
+class PagesTest(Pages):
+    def setUp(self):
+        super().setUp()
         os.mkdir("bin")
         for name, text in (("dlrm", DLRM), ("hotrow", f'#!/bin/sh\nexec {program()} "$@"\n')):
             with open(f"bin/{name}", "w", encoding="utf-8") as file:
@@ -154,13 +169,6 @@ class PagesTest(unittest.TestCase):
                 file.write(f"{user % 2},{i % 7}.5,{i % 50},{user},{tags}\n")
         with open("shop.json", "w", encoding="utf-8") as file:
             file.write(SHOP.replace("COUNT", count))
-
-    def python(self, code, **names):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # files that a page leaves open
-            exec(code, names)
-        return names, out.getvalue()
 
     def test_deltas(self):
         export, train, apply, compact = blocks("docs/deltas.md")
@@ -255,17 +263,35 @@ class PagesTest(unittest.TestCase):
             self.assertRegex(screen, r"\n  cache .*\n  ssd ")
         names["tables"].close()
 
-    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
-    def test_torch(self):
-        import torch
+    def test_data_and_checkpoints(self):
+        data, checkpoints = [
+            text for text in blocks("docs/python.md", "python")
+            if "hotrow.pack(" in text or "pickle.dumps" in text
+        ]
+        ids = np.arange(600)
+        batch = {"user": ids % 40, "item": ids, "price": ids * 0.5, "click": ids % 2}
+        data = data.replace('pyarrow.dataset.dataset("logs/").scanner().to_reader()', "logs")
+        data = data.replace("4096", "64") + "    step.update(step.lookup().pooled)\n"
+        tables = [hotrow.Table("user", 4), hotrow.Table("item", 8)]
+        place = {"store": hotrow.Memory("64MB"), "max_batch_size": 64, "prefetch_depth": 1}
+        with hotrow.EmbeddingCollection(tables, **place) as collection:
+            self.python(data, hotrow=hotrow, logs=batch, held_out=batch, tables=collection)
+            self.assertEqual(collection.steps, -(-600 // 64))
 
-        [code] = [text for text in blocks("docs/python.md", "python") if "class Model" in text]
-        ids = torch.arange(64)
-        loader = [({"item": ids}, (ids % 2)[:, None].float())] * 3
-        names, _ = self.python(code.replace("1GB", "32MB"), torch=torch, hotrow=hotrow,
-                               loader=loader, criterion=torch.nn.BCEWithLogitsLoss())
-        self.assertEqual(names["tables"].steps, 3)
-        names["tables"].close()
+        checkpoints = checkpoints.replace("...,", "specs, **place,").replace("/data/", "")
+        checkpoints = checkpoints.replace("    ...", "    step = tables.prefetch(ids)\n"
+                                          "    step.update(step.lookup().pooled)")
+        checkpoints = checkpoints.replace("999", "2").replace("1000", "3")
+        for begin, end in ((0, 5), (3, 6)):  # what came behind the checkpoint is trained again
+            names, _ = self.python(
+                checkpoints, hotrow=hotrow, specs=tables, place=place, pickle=pickle,
+                ids={"user": ids[:9], "item": ids[:9]}, model="of the first run",
+                batches_from=lambda first, end=end: range(first, end),
+            )
+            names["tables"].wait_checkpoint()
+            names["tables"].close()
+            if begin:
+                self.assertEqual(names["tables"].restored.step, begin)
 
     def test_serving(self):
         self.shop()
@@ -297,6 +323,134 @@ class PagesTest(unittest.TestCase):
         finally:
             server.terminate()
             server.communicate(timeout=30)
+
+
+@unittest.skipUnless(HAS_TORCH, "torch is not installed")
+class TorchPagesTest(Pages):
+    """On the CPU what a page tells to do on a GPU is done without `device=`."""
+
+    def setUp(self):
+        super().setUp()
+        import hotrow.torch  # noqa: F401
+        import torch
+
+        class Model(torch.nn.Module):
+            def __init__(self, tables):
+                super().__init__()
+                top = torch.nn.Linear(tables.pooled_dim, 1)
+                self.tables, self.top = tables, top.to(tables._passes.device)
+
+            def forward(self, features):
+                return self.top(self.tables(features).pooled)
+
+        self.model = Model
+
+    def run_page(self, code, **names):
+        import torch
+
+        small = {"200GB": "64MB", "40GB": "64MB", "20GB": "8MB", "65536": "64",
+                 '"/checkpoints"': '"checkpoints"', '"/arrays"': '"arrays"',
+                 '"/data/checkpoints"': '"checkpoints"'}
+        if not ON_GPU:
+            small['device="cuda", device_cache="20GB",'] = ""
+        if EMULATED or not ON_GPU:
+            small[".cuda()"] = ""
+        for theirs, ours in sorted(small.items(), key=lambda pair: -len(pair[0])):
+            code = code.replace(theirs, ours)
+
+        ids = torch.arange(64)
+        known = {"torch": torch, "hotrow": hotrow, "criterion": torch.nn.BCEWithLogitsLoss(),
+                 "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
+                 "Model": self.model,
+                 "loader": [({"item": ids, "user": ids % 5}, self.labels())] * 3}
+        names, _ = self.python(code, **{**known, **names})
+        self.addCleanup(names["tables"].close)
+        return names
+
+    @staticmethod
+    def labels():
+        import torch
+
+        labels = (torch.arange(64) % 2)[:, None].float()
+        return labels.cuda() if ON_GPU and not EMULATED else labels
+
+    def block(self, page, text):
+        [code] = [code for code in blocks(page, "python") if text in code]
+        return code
+
+    def one_rank(self):
+        import torch
+
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
+
+    def test_a_model(self):
+        names = self.run_page(self.block("docs/python.md", "class Model"))
+        self.assertEqual(names["tables"].steps, 3)
+
+    def test_checkpoints(self):
+        """The second run goes on where the first one's last checkpoint is."""
+        import torch
+
+        code = self.block("docs/python.md", "tables.restore(state)")
+        code = code.replace("...,", "specs, **place,").replace("1000", "2")
+        code = code.replace("    ...", "    model(batch).sum().backward()")
+        code = code.replace("999", "1") + "tables.collection.wait_checkpoint()\n"
+        making, rest = code.split("state =")
+        place = {"store": hotrow.Memory("64MB"), "max_batch_size": 64}
+        if ON_GPU:
+            place.update(device="cuda", device_cache="8MB")
+        for first, end in ((0, 5), (4, 6)):
+            begun = []
+
+            def batches_from(step, end=end, begun=begun):
+                begun.append(step)
+                return [{"item": torch.arange(9)} for _ in range(step, end)]
+
+            def trainer(tables):
+                model = self.model(tables)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+            names = self.run_page(
+                making + "model, optimizer, schedule = trainer(tables)\nstate =" + rest,
+                specs=[hotrow.Table("item", 4)], place=place, trainer=trainer, epoch=0,
+                batches_from=batches_from,
+            )
+            self.assertEqual((begun, names["tables"].steps), ([first], end))
+            names["tables"].close()
+
+    def test_ranks(self):
+        self.one_rank()
+        code = self.block("docs/python.md", "hotrow.torch.Transport()")
+        code = code.split("\n", 1)[1].replace(
+            "...,", 'specs, store=hotrow.Memory("64MB"), max_batch_size=64,')
+        names = self.run_page(code, specs=[hotrow.Table("item", 4)])
+        features, _ = names["loader"][0]
+        names["model"](features).sum().backward()
+        self.assertEqual(names["tables"].steps, 1)
+
+    def test_from_torchrec(self):
+        import torch
+
+        class Keyed:
+            keys = staticmethod(lambda: ["item"])
+            values = staticmethod(lambda: torch.arange(64))
+            lengths = staticmethod(lambda: torch.ones(64, dtype=torch.int64))
+
+        self.one_rank()
+        code = self.block("docs/from_torchrec.md", "hotrow.Table")
+        names = self.run_page(code, loader=[(Keyed(), self.labels())] * 3)
+        self.assertEqual(names["tables"].steps, 3)
+        self.assertTrue(os.path.exists("arrays/manifest.json"))
+
+    def test_from_dynamicemb(self):
+        import torch
+
+        state = {"top": torch.nn.Linear(2, 1)}
+        names = self.run_page(self.block("docs/from_dynamicemb.md", "hotrow.Table"), state=state)
+        self.assertIsNotNone(names["tables"].collection.newest_checkpoint)
 
 
 if __name__ == "__main__":
