@@ -27,7 +27,8 @@ skip() { echo "skipped: $*"; exit 77; }
 if [[ $mode == --emulated ]]; then
   "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
   cd "$source/tests/python"
-  on_gpu=(test_device test_torch test_torch_checkpoints test_torch_ranks test_pages.TorchPagesTest)
+  on_gpu=(test_device test_bench test_torch test_torch_checkpoints test_torch_ranks
+    test_pages.TorchPagesTest)
   # The interpreter leaks at its end, and its memory is not the sanitizer's.
   exec env PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1 HOTROW_LIBRARY="$library" \
     HOTROW_EMULATED_GPU=1 HOTROW_EMULATED_GPU_ANY_MEMORY=1 HOTROW_EMULATED_GPU_DEVICES=4 \
