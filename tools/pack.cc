@@ -21,11 +21,30 @@ namespace {
 
 // The parser of one file cuts records for about as many threads.
 constexpr int64_t kParsingThreadsMax = 16;
+// A thread that parses: two blocks of text (kBlockTextBytes) and the samples that are made of them,
+// which take up to seven times as much.
+constexpr int64_t kParsingThreadBytes = 16 * kBlockTextBytes;
+
+// Threads that parse text: as many as were asked for (0: what suits), in a quarter of the memory.
+absl::StatusOr<int32_t> ChooseThreads(int64_t given, int64_t memory_bytes) {
+  const int64_t most = memory_bytes / 4 / kParsingThreadBytes;
+  if (std::max(given, int64_t{1}) > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--memory_bytes=", memory_bytes, ": is enough for ", most,
+                     " threads that parse text, which take a quarter of it; give at least ",
+                     4 * kParsingThreadBytes * std::max(given, int64_t{1}),
+                     given > 1 ? " bytes, or fewer --reader_threads" : " bytes"));
+  }
+  if (given > 0) return static_cast<int32_t>(given);
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(UsableProcessors() - 1, 1, std::min(most, kParsingThreadsMax)));
+}
 
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
   PackOptions options;
   int64_t seed = 1;
   int64_t reader_threads = 0;
+  int64_t memory_bytes = int64_t{4} << 30;
   bool json = false;
   FlagSet flags("hotrow pack");
   flags.AddInt("block_samples", 1, kPackedBlockSamplesMax, &options.block_samples,
@@ -36,24 +55,33 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.AddInt("seed", 0, INT64_MAX, &seed, "seed of generated data");
   flags.AddInt("reader_threads", 0, kMaxReaderThreads, &reader_threads,
                "threads that parse text; 0: one less than there are processors, 16 at most");
+  flags.AddBytes("memory_bytes", &memory_bytes,
+                 "what packing may take: half for the blocks that are being filled, a quarter for "
+                 "counting values (min_count), a quarter for threads that parse text",
+                 kNoMinWord, kFlagMemoryBytesMax);
   flags.AddSwitch("json", &json, "print one JSON object");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
   options.source = operands[0];
   options.dir = operands[1];
-  const auto threads = static_cast<int32_t>(
-      reader_threads > 0 ? reader_threads
-                         : std::clamp<int64_t>(UsableProcessors() - 1, 1, kParsingThreadsMax));
-  HOTROW_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DataSource> data,
+  options.memory_bytes = memory_bytes / 2;
+  HOTROW_ASSIGN_OR_RETURN(const int32_t threads, ChooseThreads(reader_threads, memory_bytes));
+  const absl::StatusOr<std::unique_ptr<DataSource>> data =
       OpenDataSource(options.source, static_cast<uint64_t>(seed),
-                     {.threads = {.opening = threads, .reading = threads}, .shuffle_bytes = 0}));
-  const DataSchema& schema = data->schema();
+                     {.threads = {.opening = threads, .reading = threads},
+                      .shuffle_bytes = 0,
+                      .vocabulary_bytes = memory_bytes / 4});
+  if (absl::IsResourceExhausted(data.status())) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        data.status().message(), "; or give more --memory_bytes, of which that is a quarter"));
+  }
+  HOTROW_RETURN_IF_ERROR(data.status());
+  const DataSchema& schema = (*data)->schema();
   Progress progress(stderr, "pack", "samples",
                     schema.train_samples + schema.valid_samples + schema.test_samples);
   options.on_progress = [&](int64_t samples) { progress.Update(samples, ""); };
-  HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, PackData(*data, options));
+  HOTROW_ASSIGN_OR_RETURN(const PackedManifest pack, PackData(**data, options));
   progress.Finish();
   if (json) {
     std::fputs(PackedDataJson(options.dir, pack).c_str(), stdout);
@@ -77,10 +105,11 @@ const Command kPackCommand = {
         "numbers in blocks with checksums, with the schema that made them and the vocabulary of\n"
         "merged values (docs/formats/packed_data.md). Trainers take --data=packed:DIR and learn "
         "the\n"
-        "same from it; models trained on it read the same lines of text. Memory: some MiB, and "
+        "same from it; models trained on it read the same lines of text. --memory_bytes bounds "
         "what\n"
-        "counting min_count takes. DIR appears when it is whole; a kill leaves\n"
-        "DIR.hotrow-partial, which the next one removes.\n",
+        "it takes beside the program itself; most packs take some tens of MiB. DIR appears when it "
+        "is\n"
+        "whole; a kill leaves DIR.hotrow-partial, which the next one removes.\n",
     .run = Run};
 
 }  // namespace hotrow

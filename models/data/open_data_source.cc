@@ -134,6 +134,7 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec
     return file_kind.open(std::string(rest), {.seed = seed,
                                               .memory_bytes = options.shuffle_bytes,
                                               .in_order = options.shuffle_bytes == 0,
+                                              .vocabulary_bytes = options.vocabulary_bytes,
                                               .saved_vocabulary = options.saved_vocabulary,
                                               .threads = options.threads});
   }

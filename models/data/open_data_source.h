@@ -19,6 +19,7 @@ struct OpenDataOptions {
   // Memory for training data that are mixed with each other: FileSourceOptions::memory_bytes. 0:
   // they come in the order of the files.
   int64_t shuffle_bytes = FileSourceOptions().memory_bytes;
+  int64_t vocabulary_bytes = FileSourceOptions().vocabulary_bytes;
 };
 
 // Opens the data of --data, such as "synthetic[:key=value,...]". Errors name the wrong part and

@@ -312,7 +312,20 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
     }
   }
   size_ += end - begin;
+  memory_bytes_ = MemoryBytesWith(0, 0);
   return absl::OkStatus();
+}
+
+int64_t PackedBlockBuilder::MemoryBytesWith(int64_t samples, int64_t lookups) const {
+  constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+  for (const Column& column : columns_) lookups += std::ssize(column.values);
+  const int64_t sample_bytes = num_labels_ + kFloatBytes * (num_dense_ + has_probability_) +
+                               static_cast<int64_t>(columns_.size() * sizeof(uint16_t));
+  const int64_t lookup_bytes =
+      static_cast<int64_t>(sizeof(uint64_t)) + (has_weights_ ? kFloatBytes : 0);
+  // A vector that grows takes up to twice what it holds and, for a moment, what it held before. The
+  // bytes of the block are the fourth copy.
+  return std::max(memory_bytes_, 4 * ((size_ + samples) * sample_bytes + lookups * lookup_bytes));
 }
 
 bool PackedBlockBuilder::one_each() const {

@@ -86,6 +86,9 @@ class PackedBlockBuilder {
   PackedBlockBuilder(const PackedManifest& manifest);
 
   int64_t size() const { return size_; }  // samples
+  // Memory that it may take, at most, with so many samples and lookups more than it has. A builder
+  // keeps the memory of its blocks.
+  int64_t MemoryBytesWith(int64_t samples, int64_t lookups) const;
   // The samples [begin, end) of a batch. Errors: InvalidArgument, which names the sample and what
   // of it a pack cannot hold (a label other than 0 and 1, a number that fp16 cannot, a bag of more
   // than 65,535 lookups, or than the schema says).
@@ -110,6 +113,7 @@ class PackedBlockBuilder {
   const bool has_weights_;
   const bool has_probability_;
   int64_t size_ = 0;
+  int64_t memory_bytes_ = 0;  // MemoryBytesWith(0, 0), the most so far
   std::vector<uint8_t> labels_;
   std::vector<float> dense_;
   std::vector<float> probability_;

@@ -21,6 +21,9 @@ namespace hotrow {
 namespace {
 
 constexpr Split kSplits[] = {Split::kTrain, Split::kValid, Split::kTest};
+// Samples that are asked of a source at a time: fewer than blocks have, so that those take what
+// memory there is.
+constexpr int64_t kBatchSamples = 1024;
 
 class Writer : public PackedWriter {
  public:
@@ -57,6 +60,7 @@ class Writer : public PackedWriter {
     for (int64_t begin = 0; begin < batch.batch_size;) {
       const int64_t count =
           std::min(batch.batch_size - begin, options_.block_samples - part.builder->size());
+      HOTROW_RETURN_IF_ERROR(CheckMemory(part, batch, begin, begin + count));
       if (const absl::Status status = part.builder->Append(batch, begin, begin + count);
           !status.ok()) {
         return absl::InvalidArgumentError(
@@ -99,6 +103,37 @@ class Writer : public PackedWriter {
     int64_t offset = 0;  // of the next block
     std::vector<PackedBlockPlace> places;
   };
+
+  // Whether samples [begin, end) of the batch may come to the others.
+  absl::Status CheckMemory(const Part& part, const CtrBatch& batch, int64_t begin,
+                           int64_t end) const {
+    int64_t lookups = 0;
+    for (size_t f = 0; f < manifest_.schema.features.size(); ++f) {
+      const int64_t* const offsets =
+          batch.offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
+      lookups += offsets[end] - offsets[begin];
+    }
+    int64_t bytes = BatchBytes(batch);
+    int64_t samples = end - begin;
+    for (const Part& one : parts_) {
+      const bool grows = &one == &part;
+      bytes += one.builder->MemoryBytesWith(grows ? samples : 0, grows ? lookups : 0);
+    }
+    if (bytes <= options_.memory_bytes) return absl::OkStatus();
+    for (const Part& one : parts_) samples += one.builder->size();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options_.source, ": blocks of ", options_.block_samples, " samples take more than the ",
+        options_.memory_bytes, " bytes of memory that there are for them: ", bytes, " with ",
+        samples, " samples; give more --memory_bytes, or fewer --block_samples"));
+  }
+
+  // Twice, since its maker has the samples, too.
+  static int64_t BatchBytes(const CtrBatch& batch) {
+    const size_t floats = batch.labels.size() + batch.dense.size() + batch.weights.size() +
+                          batch.true_probability.size();
+    return 2 * static_cast<int64_t>(floats * sizeof(float) +
+                                    (batch.values.size() + batch.offsets.size()) * sizeof(int64_t));
+  }
 
   std::string Path(const std::string& name) const { return absl::StrCat(dir_->path(), "/", name); }
 
@@ -193,7 +228,7 @@ absl::StatusOr<PackedManifest> PackData(DataSource& data, const PackOptions& opt
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PackedWriter> writer,
                           PackedWriter::Create(data.schema(), options));
   HOTROW_RETURN_IF_ERROR(data.ReadAll(
-      options.block_samples,
+      std::min(options.block_samples, kBatchSamples),
       [&](Split split, const CtrBatch& batch) { return writer->Append(split, batch); }));
   HOTROW_ASSIGN_OR_RETURN(const auto identity_now, data.Identity());
   if (identity_now != identity) {

@@ -21,14 +21,16 @@ struct PackOptions {
   int64_t block_samples = 8192;  // samples that are read together; [1, kPackedBlockSamplesMax]
   // kFp16: half the bytes, and a number beyond 65504 is refused.
   PackedPrecision dense_precision = PackedPrecision::kFp32;
+  // Of the blocks that are being filled, one of each split, and of the batch that comes; a sample
+  // that would make it more is refused before it is copied.
+  int64_t memory_bytes = INT64_MAX;
   std::string source;  // its name in the pack and in errors, for people
   std::function<void(int64_t samples)> on_progress;  // after each batch; may be empty
   Env* env = &PosixEnv();
 };
 
 // Writes packed data (docs/formats/packed_data.md), batch by batch. The directory appears with
-// Finish, when all of it is durable; without it, or after a kill, there is none. Takes some MiB of
-// memory.
+// Finish, when all of it is durable; without it, or after a kill, there is none.
 //
 // Threads: one at a time. After an error only the destructor may follow.
 class PackedWriter {
@@ -39,7 +41,7 @@ class PackedWriter {
                                                               const PackOptions& options);
   virtual ~PackedWriter() = default;
   // Samples of a split, which follow those that it has. Errors: InvalidArgument where a pack cannot
-  // hold one of them; those of the disk.
+  // hold one of them; ResourceExhausted where it takes more than memory_bytes; those of the disk.
   virtual absl::Status Append(Split split, const CtrBatch& batch) = 0;
 
   // What the samples were made of.

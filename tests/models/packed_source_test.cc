@@ -392,6 +392,21 @@ TEST_P(PackedSourceTest, ASourceThatChangesMeanwhileIsRefusedAndAFullDiskIsNamed
   HOTROW_EXPECT_OK(Pack(env_));
 }
 
+TEST_P(PackedSourceTest, MemoryIsBoundedAndFewerSamplesABlockNeedLess) {
+  // All of kTrain in one block takes more than 100 KB.
+  int64_t done = 0;
+  const PackOptions whole = {.block_samples = 4096,
+                             .memory_bytes = 64 << 10,
+                             .on_progress = [&](int64_t samples) { done = samples; }};
+  EXPECT_THAT(Pack(env_, whole),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("table:/d/schema.json: blocks of 4096 samples"),
+                             HasSubstr("more --memory_bytes, or fewer --block_samples"))));
+  EXPECT_LT(done, kTrain);
+  EXPECT_THAT(Open({}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/packed")));
+  HOTROW_EXPECT_OK(Pack(env_, {.memory_bytes = 64 << 10}));
+}
+
 TEST_P(PackedSourceTest, AFaultOrAKillAtAnyCallLeavesNoPackOrAWholeOne) {
   for (int64_t k = 0;; k += test::ForSanitizer(1, 3)) {
     FaultyEnv env(&env_);

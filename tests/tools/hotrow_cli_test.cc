@@ -265,6 +265,32 @@ TEST(HotrowCliTest, PackedDataAreInspectedAndAllDamageIsListed) {
   EXPECT_EQ(json["feature_list"][1]["name"], "cat_1");
 }
 
+TEST(HotrowCliTest, MemoryForPackingThatDoesNotDoIsNamed) {
+  const std::string dir = test::TempDir();
+  const std::string path = dir + "/packed";
+  const std::string data = "synthetic:tables=2,rows=500,samples=4000,valid=50,test=50,dense=2";
+  ExpectRefused({"pack", "--memory_bytes=1MiB", data, path},
+                AllOf(HasSubstr("--memory_bytes=1048576:"), HasSubstr("at least 16777216 bytes")));
+  ExpectRefused({"pack", "--memory_bytes=32MiB", "--reader_threads=4", data, path},
+                AllOf(HasSubstr("--memory_bytes="), HasSubstr("fewer --reader_threads")));
+  const std::string wide = "synthetic:tables=400,rows=500,samples=20000,valid=50,test=50";
+  ExpectRefused({"pack", "--memory_bytes=16MiB", "--block_samples=20000", wide, path},
+                AllOf(HasSubstr("more --memory_bytes"), HasSubstr("fewer --block_samples")));
+
+  std::string text = "y,site\n";
+  for (int i = 0; i < 250'000; ++i) absl::StrAppend(&text, "1,", i, "\n");
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/log.csv", text));
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(PosixEnv(), dir + "/schema.json",
+                          R"({"name": "sites", "files": {"train": ["log.csv"]}, "columns": [
+          {"name": "y", "role": "label"},
+          {"name": "site", "role": "categorical", "key": "integer", "min_count": 2}]})"));
+  ExpectRefused(
+      {"pack", "--memory_bytes=16MiB", "table:" + dir + "/schema.json", path},
+      AllOf(HasSubstr("for \"min_count\" takes more than 4 MiB"), HasSubstr("--memory_bytes")));
+  EXPECT_EQ(RunHotrow({"pack", "--memory_bytes=16MiB", data, path}).exit_code, 0);
+}
+
 TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
   if (!HasRocksDb()) GTEST_SKIP() << "this build has no RocksDB";
   const std::string path = test::TempDir() + "/store";
