@@ -161,37 +161,24 @@ void MakeRoomForRows(const PackedManifest& manifest, int64_t n, ThreadPool* pool
               });
 }
 
-absl::Status PackedRows::Fill(const PackedBlocks& blocks) {
-  columns_.clear();
-  stride_ = 0;
-  for (size_t f = 0; f < manifest_.schema.features.size(); ++f) {
-    int32_t width = 1;
-    for (const auto& block : blocks) {
-      const PackedBlock::Feature& feature = block->feature(static_cast<int64_t>(f));
-      HOTROW_CHECK(feature.begins.empty());
-      width = std::max(width, feature.width);
-    }
+PackedRows::PackedRows(const PackedManifest& manifest) : manifest_(manifest) {
+  for (const int32_t width : manifest.id_bytes) {
     columns_.push_back({stride_, ~uint64_t{0} >> (64 - 8 * width)});
     stride_ += width;
   }
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
   dense_offset_ = stride_;
-  stride_ += manifest_.schema.num_dense * kFloatBytes;
+  stride_ += manifest.schema.num_dense * kFloatBytes;
   probability_offset_ = stride_;
-  if (manifest_.has_probability) stride_ += kFloatBytes;
-  stride_ += static_cast<int64_t>(manifest_.schema.labels.size());
+  if (manifest.has_probability) stride_ += kFloatBytes;
+  stride_ += static_cast<int64_t>(manifest.schema.labels.size());
   // Ids are read and written eight bytes at a time, within their row.
   constexpr auto kIdBytes = static_cast<int64_t>(sizeof(uint64_t));
   if (!columns_.empty()) stride_ = std::max(stride_, columns_.back().offset + kIdBytes);
-  size_ = 0;
-  for (const auto& block : blocks) size_ += block->samples();
-  HOTROW_RETURN_IF_ERROR(bytes_.Reserve(size_ * stride_, HugePages::kTry));
-  int64_t first = 0;
-  for (const auto& block : blocks) {
-    Add(*block, first);
-    first += block->samples();
-  }
-  return absl::OkStatus();
+}
+
+absl::Status PackedRows::Reset(int64_t samples) {
+  return bytes_.Reserve(samples * stride_, HugePages::kTry);
 }
 
 void PackedRows::Add(const PackedBlock& block, int64_t first) {
@@ -203,6 +190,7 @@ void PackedRows::Add(const PackedBlock& block, int64_t first) {
     // An id overwrites up to seven bytes behind it, which are of columns that come later.
     for (size_t f = 0; f < columns_.size(); ++f) {
       const PackedBlock::Feature& feature = block.feature(static_cast<int64_t>(f));
+      HOTROW_DCHECK(feature.begins.empty());
       std::byte* to = rows + columns_[f].offset;
       for (int64_t i = begin; i < end; ++i, to += stride_) {
         const uint64_t id = PackedId(feature.values, feature.width, i);

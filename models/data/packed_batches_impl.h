@@ -46,16 +46,19 @@ void MakeBatchOfColumns(const PackedManifest& manifest, const PackedSelection& s
 // The sizes of a batch of n samples with one lookup a feature, and its offsets.
 void MakeRoomForRows(const PackedManifest& manifest, int64_t n, ThreadPool* pool, CtrBatch* batch);
 
-// Samples with one lookup a feature and without weights, as rows.
+// Samples with one lookup a feature and without weights, as rows. A row has what the largest ids of
+// the data need, so that blocks become rows while others are still being read.
 //
-// Threads: const methods may run concurrently.
+// Threads: const methods may run concurrently, and so may Add of blocks that do not overlap.
 class PackedRows {
  public:
-  explicit PackedRows(const PackedManifest& manifest) : manifest_(manifest) {}
-  // The samples of these blocks instead of those that were there.
-  absl::Status Fill(const PackedBlocks& blocks);
+  // The manifest outlives this and does not change.
+  explicit PackedRows(const PackedManifest& manifest);
+  // Makes room for so many samples, in the place of those that were there.
+  absl::Status Reset(int64_t samples);
+  // The samples of a block become those from number `first` on.
+  void Add(const PackedBlock& block, int64_t first);
 
-  int64_t size() const { return size_; }
   // Samples order(begin), ..., order(begin + count - 1) become those of the batch from `at` on. The
   // batch has had room made for it; the pool's threads share the samples.
   void Gather(const Permutation& order, int64_t begin, int64_t count, ThreadPool* pool, int64_t at,
@@ -67,14 +70,12 @@ class PackedRows {
     uint64_t mask;   // of its bytes
   };
 
-  void Add(const PackedBlock& block, int64_t first);
   void GatherTile(std::span<const std::byte* const> rows, int64_t at, CtrBatch* batch) const;
 
   const PackedManifest& manifest_;
-  int64_t size_ = 0;
   int64_t stride_ = 0;
-  int64_t dense_offset_ = 0;        // then come labels
-  int64_t probability_offset_ = 0;  // -1: there is none
+  int64_t dense_offset_ = 0;  // then come labels
+  int64_t probability_offset_ = 0;
   std::vector<Column> columns_;
   HostBuffer<std::byte> bytes_;
 };

@@ -30,6 +30,7 @@ constexpr FormatVersions kVersions = {.first = 1, .last = 1};
 constexpr int64_t kColumnAlignment = 64;
 // In `requires`: dense features lie in two bytes each.
 constexpr char kFp16Dense[] = "fp16_dense";
+constexpr int32_t kIdBytesMax = sizeof(uint64_t);
 constexpr auto kHalfBytes = static_cast<int64_t>(sizeof(uint16_t));
 constexpr float kFp16Max = 65504;
 
@@ -98,11 +99,13 @@ std::string PackedManifestText(const PackedManifest& manifest) {
   json["num_dense"] = manifest.schema.num_dense;
   if (!manifest.schema.dense.empty()) json["dense"] = manifest.schema.dense;
   json["features"] = Json::array();
-  for (const DataFeature& feature : manifest.schema.features) {
+  for (size_t f = 0; f < manifest.schema.features.size(); ++f) {
+    const DataFeature& feature = manifest.schema.features[f];
     json["features"].push_back({{"name", feature.name},
                                 {"table", feature.table},
                                 {"num_embeddings", feature.num_embeddings},
-                                {"max_hotness", feature.max_hotness}});
+                                {"max_hotness", feature.max_hotness},
+                                {"id_bytes", manifest.id_bytes[f]}});
   }
   json["block_samples"] = manifest.block_samples;
   json["weights"] = manifest.has_weights;
@@ -181,6 +184,10 @@ absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& d
                                    .table = feature.String("table"),
                                    .num_embeddings = feature.Count("num_embeddings"),
                                    .max_hotness = feature.Count("max_hotness")});
+    // The first packs do not say it.
+    out.id_bytes.push_back(feature.Has("id_bytes")
+                               ? static_cast<int32_t>(feature.Count("id_bytes", 1, kIdBytesMax))
+                               : kIdBytesMax);
   }
   out.block_samples = top.Count("block_samples", 1, kPackedBlockSamplesMax);
   out.has_weights = top.Bool("weights");
@@ -350,11 +357,12 @@ std::span<const std::byte> PackedBlockBuilder::Finish() {
   const BlockHead head = {static_cast<uint32_t>(size_), static_cast<uint32_t>(columns_.size())};
   put(&head, sizeof head);
   std::vector<uint16_t> widths;
-  for (const Column& column : columns_) {
+  for (Column& column : columns_) {
     uint64_t all = 0;
     for (const uint64_t id : column.values) all |= id;
     const auto width = static_cast<uint16_t>(CeilDiv(std::bit_width(all | 1), 8));
     widths.push_back(width);
+    column.id_bytes = std::max<int32_t>(column.id_bytes, width);
     const FeatureHead feature = {static_cast<uint32_t>(column.values.size()), width,
                                  static_cast<uint16_t>(!column.one_each)};
     put(&feature, sizeof feature);
@@ -445,8 +453,8 @@ absl::Status PackedBlock::Open(const PackedManifest& manifest, int64_t size, int
   for (int64_t f = 0; f < num_features; ++f) {
     FeatureHead of = {};
     std::memcpy(&of, bytes + sizeof head + static_cast<size_t>(f) * sizeof of, sizeof of);
-    if (of.width < 1 || of.width > 8 || of.has_lengths > 1 ||
-        (of.has_lengths == 0 && of.lookups != samples) ||
+    if (of.width < 1 || of.width > manifest.id_bytes[static_cast<size_t>(f)] ||
+        of.has_lengths > 1 || (of.has_lengths == 0 && of.lookups != samples) ||
         (of.has_lengths == 1 && manifest.one_each)) {
       return absl::DataLossError(absl::StrCat("the head of feature ", f, " is wrong"));
     }

@@ -55,9 +55,10 @@ struct PackedManifest {
   PackedPrecision dense_precision = PackedPrecision::kFp32;
   bool has_weights = false;
   bool has_probability = false;
-  bool one_each = false;         // each sample has one lookup of each feature
-  std::string table_schema;      // its text, or empty
-  int64_t vocabulary_bytes = 0;  // 0: there is none
+  bool one_each = false;          // each sample has one lookup of each feature
+  std::vector<int32_t> id_bytes;  // [features], of the largest id in any block
+  std::string table_schema;       // its text, or empty
+  int64_t vocabulary_bytes = 0;   // 0: there is none
   uint32_t vocabulary_crc = 0;
   std::vector<std::pair<std::string, std::string>> source;  // what it was made of, in words
   std::array<SplitFile, 3> splits;                          // by Split
@@ -95,6 +96,8 @@ class PackedBlockBuilder {
   absl::Status Append(const CtrBatch& batch, int64_t begin, int64_t end);
   // Whether each sample has one lookup of each feature.
   bool one_each() const;
+  // Of the largest id of a feature, in all blocks so far.
+  int32_t id_bytes(int64_t f) const { return columns_[static_cast<size_t>(f)].id_bytes; }
   // The bytes of the block, which are valid until the next call; the builder is empty then.
   std::span<const std::byte> Finish();
 
@@ -104,6 +107,7 @@ class PackedBlockBuilder {
     std::vector<uint16_t> lengths;  // [size]
     std::vector<float> weights;
     bool one_each = true;  // all lengths are 1
+    int32_t id_bytes = 1;
     int64_t lookups_max = Sample::kMaxHotness;
   };
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <set>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,6 +35,8 @@ namespace {
 // Blocks of data that are not shuffled, which come while as many are handed out.
 constexpr int64_t kBlocksInOrder = 8;
 constexpr int kReadsInFlight = 32;
+// Blocks that become rows while as many are read, at most: some 35 MB of Criteo's.
+constexpr int64_t kBlocksToRows = kReadsInFlight;
 
 // What is mixed with each other: blocks, or their samples as rows.
 struct Group {
@@ -49,6 +53,10 @@ struct Spare {
   void Take(PackedBlocks from) {
     for (auto& block : from)
       blocks.push_back(std::const_pointer_cast<PackedBlock>(std::move(block)));
+  }
+  void Take(Group from) {
+    Take(std::move(from.blocks));
+    if (from.rows != nullptr) rows.push_back(std::move(from.rows));
   }
 };
 
@@ -204,6 +212,8 @@ class EpochOrder {
     }
   }
 
+  int64_t num_blocks() const { return num_blocks_; }
+  int64_t blocks_per_group() const { return blocks_per_group_; }
   int64_t num_groups() const { return static_cast<int64_t>(group_begin_.size()) - 1; }
   int64_t GroupBegin(int64_t group) const { return group_begin_[static_cast<size_t>(group)]; }
   // The group of a sample, or of the end.
@@ -242,28 +252,20 @@ class EpochOrder {
   std::vector<int64_t> group_begin_ = {0};
 };
 
-// The blocks as they are used: themselves, or as rows, which make them spare.
-absl::StatusOr<Group> MakeGroup(const PackedManifest& manifest, bool as_rows, PackedBlocks blocks,
-                                Spare* spare) {
-  if (!as_rows) return Group{std::move(blocks), nullptr};
-  if (spare->rows.empty()) spare->rows.push_back(std::make_shared<PackedRows>(manifest));
-  std::shared_ptr<PackedRows> rows = std::move(spare->rows.back());
-  spare->rows.pop_back();
-  HOTROW_RETURN_IF_ERROR(rows->Fill(blocks));
-  spare->Take(std::move(blocks));
-  return Group{{}, std::move(rows)};
-}
-
-// Reads groups of blocks one ahead of who takes them, on another thread.
+// Makes groups one ahead of who takes them, on another thread.
 class GroupReader {
  public:
-  GroupReader(const PackedManifest& manifest, bool as_rows, std::unique_ptr<BlockFiles> files,
-              std::shared_ptr<const EpochOrder> order, int64_t first_group)
-      : manifest_(manifest),
-        as_rows_(as_rows),
-        files_(std::move(files)),
-        order_(std::move(order)),
-        next_(first_group) {}
+  // The group of this number, in the memory of those that came back. Called in order, by one
+  // thread.
+  using Make = std::function<absl::StatusOr<Group>(int64_t number, Spare* spare)>;
+  // The groups [first, end).
+  static absl::StatusOr<std::unique_ptr<GroupReader>> Start(std::string_view purpose, int64_t first,
+                                                            int64_t end, Make make) {
+    std::unique_ptr<GroupReader> out(new GroupReader(first, end, std::move(make)));
+    HOTROW_ASSIGN_OR_RETURN(out->thread_,
+                            StartThread(purpose, [reader = out.get()] { reader->Loop(); }));
+    return out;
+  }
   ~GroupReader() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -271,10 +273,6 @@ class GroupReader {
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
-  }
-  absl::Status Start() {
-    HOTROW_ASSIGN_OR_RETURN(thread_, StartThread("reading packed data", [this] { Loop(); }));
-    return absl::OkStatus();
   }
 
   // The next group. Errors stay.
@@ -291,14 +289,16 @@ class GroupReader {
   // A group that is not needed any more.
   void GiveBack(Group group) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    given_back_.Take(std::move(group.blocks));
-    if (group.rows != nullptr) given_back_.rows.push_back(std::move(group.rows));
+    given_back_.Take(std::move(group));
   }
 
  private:
+  GroupReader(int64_t first, int64_t end, Make make)
+      : end_(end), make_(std::move(make)), next_(first) {}
+
   void Loop() {
     Spare spare;
-    for (; next_ < order_->num_groups(); ++next_) {
+    for (; next_ < end_; ++next_) {
       {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || !ready_; });
@@ -307,7 +307,7 @@ class GroupReader {
         for (auto& rows : given_back_.rows) spare.rows.push_back(std::move(rows));
         given_back_ = Spare();
       }
-      absl::StatusOr<Group> group = ReadGroup(&spare);
+      absl::StatusOr<Group> group = make_(next_, &spare);
       const bool failed = !group.ok();
       {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -318,15 +318,9 @@ class GroupReader {
       if (failed) return;
     }
   }
-  absl::StatusOr<Group> ReadGroup(Spare* spare) {
-    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, files_->Read(order_->BlocksOf(next_), spare));
-    return MakeGroup(manifest_, as_rows_, std::move(blocks), spare);
-  }
 
-  const PackedManifest& manifest_;
-  const bool as_rows_;
-  const std::unique_ptr<BlockFiles> files_;
-  const std::shared_ptr<const EpochOrder> order_;
+  const int64_t end_;
+  const Make make_;
   int64_t next_;  // group; of the thread
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -336,6 +330,71 @@ class GroupReader {
   Spare given_back_;
   std::thread thread_;
 };
+
+// Reads the blocks of an epoch in parts: up to `at_once` of a group at a time, in its order.
+class BlockParts {
+ public:
+  BlockParts(std::unique_ptr<BlockFiles> files, std::shared_ptr<const EpochOrder> order,
+             int64_t at_once)
+      : files_(std::move(files)),
+        order_(std::move(order)),
+        at_once_(at_once),
+        parts_per_group_(CeilDiv(order_->blocks_per_group(), at_once)) {}
+
+  // Of the group's first part; only the last group can have fewer than others.
+  int64_t Begin(int64_t group) const { return group * parts_per_group_; }
+  int64_t End() const {
+    const int64_t last = order_->num_groups() - 1;
+    return Begin(last) +
+           CeilDiv(order_->num_blocks() - last * order_->blocks_per_group(), at_once_);
+  }
+
+  absl::StatusOr<Group> Read(int64_t part, Spare* spare) {
+    if (const int64_t group = part / parts_per_group_; group != group_) {
+      group_ = group;
+      members_ = order_->BlocksOf(group);
+    }
+    const int64_t begin = part % parts_per_group_ * at_once_;
+    const int64_t count = std::min(at_once_, std::ssize(members_) - begin);
+    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks,
+                            files_->Read(std::span(members_).subspan(static_cast<size_t>(begin),
+                                                                     static_cast<size_t>(count)),
+                                         spare));
+    return Group{std::move(blocks), nullptr};
+  }
+
+ private:
+  const std::unique_ptr<BlockFiles> files_;
+  const std::shared_ptr<const EpochOrder> order_;
+  const int64_t at_once_;
+  const int64_t parts_per_group_;
+  int64_t group_ = -1;  // of members_
+  std::vector<int64_t> members_;
+};
+
+// The samples of a group as rows. Its parts are laid out as they come, so that the disk reads the
+// next one meanwhile; the pool's threads share the blocks of a part.
+absl::StatusOr<Group> MakeRows(const PackedManifest& manifest, ThreadPool* pool, int64_t samples,
+                               GroupReader* parts, Spare* spare) {
+  if (spare->rows.empty()) spare->rows.push_back(std::make_shared<PackedRows>(manifest));
+  std::shared_ptr<PackedRows> rows = std::move(spare->rows.back());
+  spare->rows.pop_back();
+  HOTROW_RETURN_IF_ERROR(rows->Reset(samples));
+  std::vector<int64_t> first;  // of each block
+  for (int64_t at = 0; at < samples;) {
+    HOTROW_ASSIGN_OR_RETURN(Group part, parts->Take());
+    first.clear();
+    for (const auto& block : part.blocks) {
+      first.push_back(at);
+      at += block->samples();
+    }
+    pool->ParallelFor(std::ssize(first), 1, [&](int64_t i, int64_t) {
+      rows->Add(*part.blocks[static_cast<size_t>(i)], first[static_cast<size_t>(i)]);
+    });
+    parts->GiveBack(std::move(part));
+  }
+  return Group{{}, std::move(rows)};
+}
 
 class PackedReader : public DataReader {
  public:
@@ -511,13 +570,10 @@ class PackedSource : public DataSource {
     if (first_sample == samples) {
       // Nothing is read.
     } else if (shuffled && order->num_groups() == 1) {
-      HOTROW_ASSIGN_OR_RETURN(resident, Resident(as_rows));
+      HOTROW_ASSIGN_OR_RETURN(resident, Resident(order, as_rows));
     } else {
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BlockFiles> files,
-                              BlockFiles::Open(env_, manifest_, Blocks(split)));
-      groups = std::make_unique<GroupReader>(manifest_, as_rows, std::move(files), order,
-                                             order->GroupOf(first_sample));
-      HOTROW_RETURN_IF_ERROR(groups->Start());
+      HOTROW_ASSIGN_OR_RETURN(groups,
+                              ReadGroups(split, order, as_rows, order->GroupOf(first_sample)));
     }
     return std::make_unique<PackedReader>(manifest_, &pool_, samples, as_rows, order,
                                           std::move(resident), std::move(groups), first_sample);
@@ -553,6 +609,7 @@ class PackedSource : public DataSource {
     manifest_.block_samples = std::max(manifest_.block_samples, manifest.block_samples);
     manifest_.one_each = manifest_.one_each && manifest.one_each;
     for (size_t f = 0; f < manifest_.schema.features.size(); ++f) {
+      manifest_.id_bytes[f] = std::max(manifest_.id_bytes[f], manifest.id_bytes[f]);
       int64_t& most = manifest_.schema.features[f].max_hotness;
       const int64_t other = manifest.schema.features[f].max_hotness;
       most = most == 0 || other == 0 ? 0 : std::max(most, other);
@@ -620,8 +677,8 @@ class PackedSource : public DataSource {
       sum += bytes;
       largest = std::max(largest, bytes);
     }
-    // Of groups that are rows one is used, one waits, and a third is made of its blocks; of others
-    // there are three. Data that stay as rows are made of all their blocks.
+    // Of groups there are three: one is used, one waits, one is made. Those that are rows are made
+    // of parts, of which there are two of at most half a group. Data that stay are held twice.
     const bool as_rows = manifest_.one_each && !manifest_.has_weights;
     if (sum <= options_.memory_bytes / (as_rows ? 2 : 1)) {
       return std::max(Blocks(split)->size(), int64_t{1});
@@ -629,17 +686,42 @@ class PackedSource : public DataSource {
     return std::max(options_.memory_bytes / (as_rows ? 4 : 3) / largest, int64_t{1});
   }
 
-  // All of the training split, read once.
-  absl::StatusOr<Group> Resident(bool as_rows) {
+  // The parts of groups, or their rows, from a group on.
+  absl::StatusOr<std::unique_ptr<GroupReader>> ReadParts(
+      Split split, const std::shared_ptr<const EpochOrder>& order, int64_t at_once,
+      int64_t first_group) {
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BlockFiles> files,
+                            BlockFiles::Open(env_, manifest_, Blocks(split)));
+    const auto parts = std::make_shared<BlockParts>(std::move(files), order, at_once);
+    return GroupReader::Start(
+        "reading packed data", parts->Begin(first_group), parts->End(),
+        [parts](int64_t number, Spare* spare) { return parts->Read(number, spare); });
+  }
+  absl::StatusOr<std::unique_ptr<GroupReader>> ReadGroups(
+      Split split, const std::shared_ptr<const EpochOrder>& order, bool as_rows,
+      int64_t first_group) {
+    if (!as_rows) return ReadParts(split, order, order->blocks_per_group(), first_group);
+    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<GroupReader> parts,
+                            ReadParts(split, order, PartOf(*order), first_group));
+    return GroupReader::Start("making rows of packed data", first_group, order->num_groups(),
+                              [this, order, parts](int64_t group, Spare* spare) {
+                                const int64_t samples =
+                                    order->GroupBegin(group + 1) - order->GroupBegin(group);
+                                return MakeRows(manifest_, &pool_, samples, parts.get(), spare);
+                              });
+  }
+  // Blocks that become rows at a time.
+  static int64_t PartOf(const EpochOrder& order) {
+    return std::clamp<int64_t>(order.blocks_per_group() / 2, 1, kBlocksToRows);
+  }
+
+  // All of the training split, read once; `order` has one group.
+  absl::StatusOr<Group> Resident(const std::shared_ptr<const EpochOrder>& order, bool as_rows) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (resident_.rows != nullptr || !resident_.blocks.empty()) return resident_;
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFiles> files,
-                            BlockFiles::Open(env_, manifest_, Blocks(Split::kTrain)));
-    std::vector<int64_t> all(Blocks(Split::kTrain)->blocks.size());
-    std::iota(all.begin(), all.end(), 0);
-    Spare spare;
-    HOTROW_ASSIGN_OR_RETURN(PackedBlocks blocks, files->Read(all, &spare));
-    HOTROW_ASSIGN_OR_RETURN(resident_, MakeGroup(manifest_, as_rows, std::move(blocks), &spare));
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<GroupReader> groups,
+                            ReadGroups(Split::kTrain, order, as_rows, 0));
+    HOTROW_ASSIGN_OR_RETURN(resident_, groups->Take());
     return resident_;
   }
 

@@ -33,6 +33,7 @@ class Writer : public PackedWriter {
     manifest_.block_samples = options.block_samples;
     manifest_.dense_precision = options.dense_precision;
     manifest_.one_each = true;  // as far as it is known
+    manifest_.id_bytes.assign(schema.features.size(), 1);
   }
 
   absl::Status Begin() {
@@ -176,6 +177,10 @@ class Writer : public PackedWriter {
   absl::Status FinishBlock(Part* part) {
     manifest_.one_each = manifest_.one_each && part->builder->one_each();
     const std::span<const std::byte> block = part->builder->Finish();
+    for (size_t f = 0; f < manifest_.id_bytes.size(); ++f) {
+      manifest_.id_bytes[f] =
+          std::max(manifest_.id_bytes[f], part->builder->id_bytes(static_cast<int64_t>(f)));
+    }
     if (block.size() > UINT32_MAX) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.source, ": a block of ", options_.block_samples, " samples takes ",

@@ -45,6 +45,7 @@ PackedManifest PackedShape(uint8_t bits) {
   PackedManifest out;
   out.schema.num_dense = 2;
   out.schema.features.resize(3);
+  out.id_bytes.assign(3, 8);
   out.block_samples = 256;
   out.one_each = (bits & 1) != 0;
   out.has_weights = (bits & 2) != 0;
@@ -368,7 +369,8 @@ void PackedBlock(const uint8_t* data, size_t size) {
   HOTROW_CHECK(batch.offsets.back() == std::ssize(batch.values));
   if (!manifest.one_each || manifest.has_weights || samples == 0) return;
   PackedRows rows(manifest);
-  HOTROW_CHECK(rows.Fill({block}).ok());
+  HOTROW_CHECK(rows.Reset(samples).ok());
+  rows.Add(*block, 0);
   CtrBatch same;
   MakeRoomForRows(manifest, samples, nullptr, &same);
   rows.Gather(WindowOrder(samples, 1, 0, 0), 0, samples, nullptr, 0, &same);

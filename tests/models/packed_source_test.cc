@@ -227,6 +227,28 @@ TEST_P(PackedSourceTest, AnyStartBatchSizeAndNumberOfThreadsGiveTheSameOrder) {
               StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("the split has 1003 samples")));
 }
 
+TEST_P(PackedSourceTest, WithoutTheBytesOfIdsAsInTheFirstPacksTheBatchesAreTheSame) {
+  HOTROW_ASSERT_OK(Pack(env_));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFileToString(env_, "/packed/pack.json"));
+  auto json = *OpenSealedJson(text);
+  EXPECT_EQ(json["features"][0]["id_bytes"], 2);
+  EXPECT_EQ(json["features"][1]["id_bytes"], 5);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto now, Open(InGroups()));
+  const std::vector<CtrBatch> expected = Batches(*now, Split::kTrain, 1, 5, 90);
+  for (auto& feature : json["features"]) feature.erase("id_bytes");
+  WriteFileOrDie(env_, "/packed/pack.json", SealJson(json));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto first, Open(InGroups(2)));
+  ExpectEqual(Batches(*first, Split::kTrain, 1, 5, 90), expected);
+
+  json["features"][1]["id_bytes"] = 4;
+  WriteFileOrDie(env_, "/packed/pack.json", SealJson(json));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto wrong, Open(InGroups()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, wrong->OpenSplit(Split::kTrain, 0, 0));
+  CtrBatch batch;
+  EXPECT_THAT(reader->Next(10, &batch),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the head of feature 1 is wrong")));
+}
+
 TEST_P(PackedSourceTest, SeveralPacksAreReadAsOne) {
   HOTROW_ASSERT_OK(Pack(env_));
   // The samples that follow, in blocks of another size, of which the last is shorter, too.
