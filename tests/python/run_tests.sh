@@ -3,9 +3,11 @@
 # build laid out in the same way.
 #   tests/python/run_tests.sh --wheel WHEEL FOLDER PYTHON [TEST ...]
 #   tests/python/run_tests.sh --build LIBRARY PROGRAM FOLDER PYTHON [TEST ...]
+#   tests/python/run_tests.sh --gpu WHEEL FOLDER PYTHON [TEST ...]
 #   tests/python/run_tests.sh --emulated LIBRARY SANITIZER PYTHON [TEST ...]
-# --emulated: a library with the emulated GPU, on which all tables of torch's tests then are; and the
-# sanitizer's, which the interpreter loads first.
+# --gpu: a wheel beside the numpy and torch of PYTHON; all tables of torch's tests are on the GPU.
+# --emulated: the same on an emulated GPU, which the library has; and the sanitizer's library, which
+# the interpreter loads first.
 # TEST: as `python -m unittest` takes them. Exit status 77: skipped, the reason is in the output.
 # Environment: HOTROW_TEST_PYTHON is another interpreter than PYTHON for a build, whose packages the
 # tests see; with torch there the tests of hotrow.torch run, and with HOTROW_PYTHON_TORCH=1 they
@@ -14,21 +16,30 @@ set -euo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 mode=$1
 case $mode in
-  --wheel) wheel=$2 folder=$3 python=$4; shift 4 ;;
+  --wheel | --gpu) wheel=$2 folder=$3 python=$4; shift 4 ;;
   --build) library=$2 program=$3 folder=$4 python=${HOTROW_TEST_PYTHON:-$5}; shift 5 ;;
   --emulated) library=$2 sanitizer=$3 python=${HOTROW_TEST_PYTHON:-$4}; shift 4 ;;
-  *) echo "run_tests.sh: $mode: --wheel, --build or --emulated"; exit 2 ;;
+  *) echo "run_tests.sh: $mode: --wheel, --build, --gpu or --emulated"; exit 2 ;;
 esac
 
 skip() { echo "skipped: $*"; exit 77; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "needs Python 3.10 or newer"
-"$python" -c 'import venv' 2>/dev/null || skip "venv is not installed (python3-venv)"
 
+on_gpu=(test_device test_bench test_torch test_torch_checkpoints test_torch_ranks
+  test_pages.TorchPagesTest)
+if [[ $mode == --gpu ]]; then  # needs neither venv nor pip, nor a network
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  folder=$(readlink -f "$folder")
+  "$python" -m zipfile -e "$wheel" "$folder"
+  chmod +x "$folder/hotrow/bin/hotrow"
+  cd "$source/tests/python"
+  exec env PYTHONPATH="$folder" PYTHONDONTWRITEBYTECODE=1 HOTROW_TEST_DEVICE=cuda \
+    HOTROW_PYTHON_TORCH=1 "$python" -m unittest "${@:-${on_gpu[@]}}"
+fi
 if [[ $mode == --emulated ]]; then
   "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
   cd "$source/tests/python"
-  on_gpu=(test_device test_bench test_torch test_torch_checkpoints test_torch_ranks
-    test_pages.TorchPagesTest)
   # The interpreter leaks at its end, and its memory is not the sanitizer's.
   exec env PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1 HOTROW_LIBRARY="$library" \
     HOTROW_EMULATED_GPU=1 HOTROW_EMULATED_GPU_ANY_MEMORY=1 HOTROW_EMULATED_GPU_DEVICES=4 \
@@ -36,6 +47,7 @@ if [[ $mode == --emulated ]]; then
     "$python" -m unittest "${@:-${on_gpu[@]}}"
 fi
 
+"$python" -c 'import venv' 2>/dev/null || skip "venv is not installed (python3-venv)"
 rm -rf "$folder"
 mkdir -p "$folder"
 if [[ $mode == --wheel ]]; then

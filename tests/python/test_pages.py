@@ -31,7 +31,7 @@ MODELS = ("dlrm", "deepfm", "dcn", "wide_deep", "xdeepfm", "pnn", "din", "mmoe")
 
 # Flags of other programs that pages name.
 OTHERS = {
-    "cmake": "--build --install --prefix --component", "run": "--no-install",
+    "cmake": "--build --install --prefix --component", "run": "--no-install", "run_tests.sh": "--gpu",
     "pkg-config": "--cflags --libs --static",
     "torchrun": "--standalone --nnodes --nproc-per-node --max-restarts --rdzv-backend --rdzv-conf "
                 "--rdzv-endpoint --rdzv-id",

@@ -73,8 +73,8 @@ class EmbeddingCollection(nn.Module):
 
     With device="cuda" and device_cache="20GB" rows in use lie in that much memory of the GPU:
     outputs and gradients are tensors there, read and written without a copy in the order of torch's
-    current stream, and no call waits for the GPU; ids may be there, too (docs/python.md). Without
-    it tables are in host memory; ids on a GPU are copied, and the outputs go back to that GPU
+    current stream, and training does not wait for the GPU; ids may be there, too (docs/python.md).
+    Without it tables are in host memory; ids on a GPU are copied, and the outputs go back to that GPU
     through pinned memory.
     """
 
