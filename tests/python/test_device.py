@@ -224,7 +224,7 @@ class TorchTest(unittest.TestCase):
                 seen.append((sums, collection.digest()))
         self.assertEqual(seen, seen[:1] * 3)
 
-    def losses(self, accumulate=1, compiled=False, **options):
+    def losses(self, accumulate=1, **options):
         torch.manual_seed(1)
         import hotrow.torch
 
@@ -233,7 +233,6 @@ class TorchTest(unittest.TestCase):
         with tables:
             where = tables._passes.device
             top = torch.nn.Linear(tables.pooled_dim, 1).to(where)
-            model = torch.compile(top) if compiled else top
             optimizer = torch.optim.SGD(top.parameters(), lr=0.1)
             out = []
             loader = [
@@ -245,7 +244,7 @@ class TorchTest(unittest.TestCase):
             for number, features in enumerate(ahead):
                 vectors = tables(features).pooled
                 self.assertEqual(vectors.device.type, where.type)
-                loss = (model(vectors) - 1).square().mean()
+                loss = (top(vectors) - 1).square().mean()
                 loss.backward()
                 if (number + 1) % accumulate == 0:
                     optimizer.step()
