@@ -1,5 +1,14 @@
-// Feeds a stream that takes as long for a step as a GPU might, from packed data, and prints one
-// JSON object: the wall time of a step as a multiple of the stream's, and what each thread took.
+// What lies between a file of packed data and the rows of its samples. Prints JSON objects.
+//
+// First stage by stage, each on this thread alone: nanoseconds of processor a sample, where the row
+// cache of a CPU has all rows, for keys drawn alike (zipf 0) and with a long tail. The stages of
+// one order of samples add up to its sum: in order of the file `copy` makes a batch of columns,
+// shuffled `to_rows` and `gather` do. Of Prefetch, `unique` finds the distinct keys and the lookups
+// of each, `place` finds their rows in the cache and pins them, and `take` is the rest. Bound by
+// memory: a sample is some 130 bytes of the file, and 420 of the batch.
+//
+// Then it feeds a stream that takes as long for a step as a GPU might: the wall time of a step as a
+// multiple of the stream's, and what each thread took.
 //
 // What bounds it: the stream, as long as each thread of the host is done with a step in less. The
 // stream stands for a GPU that has all rows but those of new ids, and finds them: it sleeps. What
@@ -18,13 +27,17 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,14 +46,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/device_stream.h"
+#include "base/env.h"
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "base/trace.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/taken_batch_impl.h"
+#include "models/data/packed_batches_impl.h"
+#include "models/data/packed_format.h"
 #include "models/data/packed_source.h"
+#include "models/data/permutation.h"
+#include "models/data/zipf.h"
 #include "models/saving/packed_writer.h"
 #include "models/train/batch_reader.h"
 #include "tests/support/lagging_streams.h"
@@ -95,8 +114,9 @@ EmbeddingCollectionOptions TablesOf(int64_t max_batch_size, int32_t depth) {
   return options;
 }
 
-// Samples whose first `fresh` of each step have ids that nobody has seen.
-void WritePack(const Flags& flags, int64_t fresh, const std::string& dir) {
+// Samples whose first `fresh` of each step have ids that nobody has seen; those of others have a
+// Zipf law.
+void WritePack(const Flags& flags, int64_t fresh, double zipf, const std::string& dir) {
   DataSchema schema;
   schema.num_dense = kDense;
   for (int64_t f = 0; f < kFeatures; ++f) {
@@ -104,7 +124,7 @@ void WritePack(const Flags& flags, int64_t fresh, const std::string& dir) {
   }
   auto writer = PackedWriter::Create(schema, {.dir = dir, .source = "feed_bench"});
   HOTROW_CHECK(writer.ok());
-  RandomStream random(1, RandomPurpose::kTest);
+  const ZipfSampler known(kKnownRows, zipf);
   const int64_t n = flags.samples;
   CtrBatch batch = {.batch_size = n};
   batch.dense.resize(static_cast<size_t>(n * kDense), 0.5f);
@@ -115,14 +135,169 @@ void WritePack(const Flags& flags, int64_t fresh, const std::string& dir) {
   for (int64_t step = 0; step < kWarmup + flags.steps + kBehind; ++step) {
     for (int64_t i = 0; i < kFeatures * n; ++i) {
       const int64_t sample = i % n;
+      const auto bits = [&](uint32_t again) {
+        return RandomBlock(1, RandomPurpose::kTest, static_cast<uint64_t>(i),
+                           static_cast<uint32_t>(step), again);
+      };
       batch.values[static_cast<size_t>(i)] =
           sample < fresh ? kKnownRows + static_cast<uint64_t>(step * fresh + sample)
-                         : random.Below(kKnownRows);
+                         : known.Rank(bits(0), bits);
     }
     HOTROW_CHECK((*writer)->Append(Split::kTrain, batch).ok());
   }
   HOTROW_CHECK((*writer)->Finish({}).ok());
 }
+
+// --- Stage by stage
+
+int64_t ThreadNanos() {
+  timespec now;
+  HOTROW_CHECK(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+class StageTimes {
+ public:
+  template <typename Work>
+  void Run(const char* stage, const Work& work) {
+    const int64_t begin = ThreadNanos();
+    work();
+    Add(stage, static_cast<double>(ThreadNanos() - begin));
+  }
+  void Add(const char* stage, double ns) { ns_[stage] += ns; }
+  double Sum(std::initializer_list<const char*> stages) const {
+    double sum = 0;
+    for (const char* const stage : stages) sum += ns_.at(stage);
+    return sum;
+  }
+  void Clear() { ns_.clear(); }
+  const std::map<std::string, double>& all() const { return ns_; }
+
+ private:
+  std::map<std::string, double> ns_;
+};
+
+// Tables whose known rows all find room in the cache, and what Prefetch of a batch takes of them.
+class CachedTables {
+ public:
+  explicit CachedTables(int64_t max_batch_size) {
+    EmbeddingCollectionOptions options = TablesOf(max_batch_size, /*depth=*/0);
+    options.cache = {.bytes = 512 * kMiB};
+    auto tables = EmbeddingCollection::Create(options, {.trace = &trace_});
+    HOTROW_CHECK(tables.ok());
+    tables_ = *std::move(tables);
+    std::vector<uint64_t> keys(kKnownRows);
+    std::iota(keys.begin(), keys.end(), uint64_t{0});
+    const std::vector<float> rows(kKnownRows * 16, 0.5f);
+    for (int64_t f = 0; f < kFeatures; ++f) {
+      HOTROW_CHECK(
+          tables_->WriteRows(absl::StrCat("t", f), keys, {rows.data(), kKnownRows, 16}).ok());
+    }
+  }
+
+  void Prefetch(const std::shared_ptr<const CtrBatch>& batch, StageTimes* times) {
+    const double unique = SpanNanos("unique");
+    const double place = SpanNanos("place") + SpanNanos("fill");
+    const int64_t begin_ns = NowNanos();
+    const int64_t begin = ThreadNanos();
+    const auto step = tables_->Prefetch(batch->sparse(), batch);
+    const auto took = static_cast<double>(ThreadNanos() - begin);
+    const double share = took / static_cast<double>(NowNanos() - begin_ns);  // of the clock
+    HOTROW_CHECK(step.ok());
+    const double unique_ns = share * (SpanNanos("unique") - unique);
+    const double place_ns = share * (SpanNanos("place") + SpanNanos("fill") - place);
+    times->Add("unique", unique_ns);
+    times->Add("place", place_ns);
+    times->Add("take", took - unique_ns - place_ns);
+  }
+
+  // Of the row cache so far.
+  TierStats Counts() const { return tables_->Stats().tiers.front(); }
+
+ private:
+  double SpanNanos(std::string_view name) const {
+    for (const TraceRecorder::StageTotal& stage : trace_.StageTotals()) {
+      if (stage.name == name) return 1e6 * stage.ms;
+    }
+    return 0;
+  }
+
+  TraceRecorder trace_{/*keep_events=*/false};
+  std::unique_ptr<EmbeddingCollection> tables_;
+};
+
+// Prints one object.
+void PrintStages(const Flags& flags, double zipf, const std::string& dir) {
+  constexpr size_t kBlocks = 8;  // of a batch
+  WritePack(flags, 0, zipf, dir);
+  Env& env = PosixEnv();
+  const auto manifest = ReadPackedManifest(env, dir);
+  HOTROW_CHECK(manifest.ok());
+  const auto places = ReadPackedIndex(env, dir, *manifest, Split::kTrain);
+  HOTROW_CHECK(places.ok());
+  const auto file = env.Open(absl::StrCat(dir, "/", manifest->splits[0].file), OpenMode::kRead);
+  HOTROW_CHECK(file.ok());
+  const int64_t samples = manifest->schema.train_samples;
+  const int64_t batch_size = static_cast<int64_t>(kBlocks) * manifest->block_samples;
+  const auto batch = std::make_shared<CtrBatch>();
+  std::vector<PackedBlock> blocks(kBlocks);
+  PackedSelection selection;
+  PackedRows rows(*manifest);
+  HOTROW_CHECK(rows.Reset(samples).ok());
+  CachedTables tables(batch_size);
+  StageTimes times;
+  TierStats before;
+  for (int pass = 0; pass < 2; ++pass) {  // the first one brings all rows into the cache
+    before = tables.Counts();
+    times.Clear();
+    for (int64_t at = 0; at < samples;) {
+      const int64_t n = std::min(batch_size, samples - at);
+      selection.Clear();
+      for (int64_t done = 0; done < n; at += manifest->block_samples) {
+        const PackedBlockPlace& place =
+            (*places)[static_cast<size_t>(at / manifest->block_samples)];
+        PackedBlock& block = blocks[selection.blocks.size()];
+        const int64_t size = std::min(manifest->block_samples, n - done);
+        HOTROW_CHECK(block.Reserve(place.bytes).ok());
+        const std::span<std::byte> bytes(block.bytes(), place.bytes);
+        times.Run("read", [&] {
+          HOTROW_CHECK(ReadFull(**file, static_cast<int64_t>(place.offset), bytes).ok());
+        });
+        times.Run("checksum", [&] { HOTROW_CHECK(Crc32c(bytes) == place.crc); });
+        times.Run("decode", [&] { HOTROW_CHECK(block.Open(*manifest, place.bytes, size).ok()); });
+        times.Run("to_rows", [&] { rows.Add(block, at); });
+        selection.runs.push_back(
+            {static_cast<uint32_t>(selection.blocks.size()), 0, static_cast<uint32_t>(size)});
+        selection.blocks.push_back(&block);
+        done += size;
+      }
+      times.Run("copy", [&] { MakeBatchOfColumns(*manifest, selection, nullptr, n, batch.get()); });
+      tables.Prefetch(batch, &times);
+    }
+  }
+  const TierStats after = tables.Counts();
+  const Permutation order(static_cast<uint64_t>(samples), 1, 0, 0);
+  for (int64_t at = 0; at < samples; at += batch_size) {
+    const int64_t n = std::min(batch_size, samples - at);
+    times.Run("gather", [&] {
+      MakeRoomForRows(*manifest, n, nullptr, batch.get());
+      rows.Gather(order, at, n, nullptr, 0, batch.get());
+    });
+  }
+  std::printf("{\"zipf\": %g, \"hit_rate\": %.4f", zipf,
+              static_cast<double>(after.unique_hits - before.unique_hits) /
+                  static_cast<double>(after.unique_keys - before.unique_keys));
+  const auto print = [&](const std::string& name, double ns) {
+    std::printf(", \"%s_ns\": %.1f", name.c_str(), ns / static_cast<double>(samples));
+  };
+  for (const auto& [name, ns] : times.all()) print(name, ns);
+  const double common = times.Sum({"read", "checksum", "decode", "take", "unique", "place"});
+  print("sum_in_order", common + times.Sum({"copy"}));
+  print("sum_shuffled", common + times.Sum({"to_rows", "gather"}));
+  std::printf("}");
+}
+
+// --- Beside a stream
 
 // Milliseconds that threads ran so far, by their names.
 std::map<std::string, double> ThreadMilliseconds() {
@@ -278,10 +453,17 @@ int Main(int argc, char** argv) {
   std::string dir = absl::StrCat(tmp != nullptr ? tmp : "/tmp", "/feed_bench.XXXXXX");
   HOTROW_CHECK(mkdtemp(dir.data()) != nullptr);
   std::printf("[");
+  for (const double zipf : {0.0, 1.05}) {
+    const std::string pack = absl::StrCat(dir, "/stages");
+    PrintStages(flags, zipf, pack);
+    std::printf(",\n ");
+    std::fflush(stdout);
+    std::filesystem::remove_all(pack);
+  }
   for (const int64_t percent : {int64_t{0}, flags.new_percent}) {
     const int64_t fresh = flags.samples * percent / 100;
     const std::string pack = absl::StrCat(dir, "/", percent);
-    WritePack(flags, fresh, pack);
+    WritePack(flags, fresh, /*zipf=*/0, pack);
     for (const int32_t depth : {1, 2}) {
       auto data = OpenPackedSource({pack}, {.in_order = true});
       HOTROW_CHECK(data.ok());
