@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <span>
@@ -403,9 +404,16 @@ TEST_P(PackedSourceTest, ASourceThatChangesMeanwhileIsRefusedAndAFullDiskIsNamed
     const std::string line = GetParam() ? "1,2,3,4,5\n" : "1,2,3,4\n";
     HOTROW_ASSERT_OK(WriteFull(*file, size, std::as_bytes(std::span(line))));
   };
-  EXPECT_THAT(Pack(env_, {.on_progress = append}),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("table:/d/schema.json: changed while it was read")));
+  const auto replace = [this](int64_t) {  // of the same size
+    std::string text = Text(37, GetParam());
+    text[text.find('\n') + 1] = '0';  // the first label
+    WriteFileOrDie(env_, "/d/valid", text);
+  };
+  for (const auto& change : {std::function<void(int64_t)>(append), {replace}}) {
+    EXPECT_THAT(Pack(env_, {.on_progress = change}),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("table:/d/schema.json: changed while it was read")));
+  }
   env_.SetCapacity(64 << 10);
   EXPECT_THAT(Pack(env_), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("train.pack")));
   env_.SetCapacity(INT64_MAX);
@@ -550,6 +558,71 @@ TEST(PackedWriterTest, ASourceWithoutTrainingSamplesIsRefused) {
   OneBatch empty({.batch_size = 0, .offsets = {0}});
   EXPECT_THAT(PackData(empty, {.dir = "/p", .source = "empty", .env = &env}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty: no sample")));
+}
+
+// Of the values of `site`, those that occur twice or more have rows of their own.
+std::unique_ptr<DataSource> OpenMerged(Env& env, const std::string& lines) {
+  WriteFileOrDie(env, "/log", "y,site\n" + lines);
+  const auto schema = ParseTableSchema(R"({"name": "merged", "files": {"train": ["/log"]},
+      "columns": [{"name": "y", "role": "label"},
+                  {"name": "site", "role": "categorical", "key": "integer", "min_count": 2}]})",
+                                       "/schema.json");
+  HOTROW_CHECK(schema.ok());
+  auto source = OpenTableSource(*schema, {.memory_bytes = 0, .in_order = true}, env);
+  HOTROW_CHECK(source.ok());
+  return *std::move(source);
+}
+
+TEST(PackedVocabularyTest, IsThatOfTheTextAndDamageAndAnotherOneAreNamed) {
+  MemEnv env;
+  const auto text = OpenMerged(env, "1,7\n0,7\n1,8\n");
+  HOTROW_ASSERT_OK(PackData(*text, {.dir = "/p", .env = &env}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto packed, OpenPackedSource({"/p"}, {}, env));
+  ASSERT_NE(packed->vocabulary(), nullptr);
+  EXPECT_EQ(packed->vocabulary()->Encode(), text->vocabulary()->Encode());
+  SavedVocabulary saved = {.vocabulary = *text->vocabulary(), .where = "/model"};
+  HOTROW_EXPECT_OK(OpenPackedSource({"/p"}, {.saved_vocabulary = &saved}, env));
+
+  const auto other = OpenMerged(env, "1,7\n0,8\n1,8\n");
+  HOTROW_ASSERT_OK(PackData(*other, {.dir = "/q", .env = &env}));
+  saved.vocabulary = *other->vocabulary();
+  EXPECT_THAT(OpenPackedSource({"/p"}, {.saved_vocabulary = &saved}, env),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("/p: its rare values"), HasSubstr("/model"))));
+  EXPECT_THAT(OpenPackedSource({"/p", "/q"}, {}, env),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/q: its vocabulary is not that of /p")));
+
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFileToString(env, "/p/vocabulary"));
+  bytes.back() ^= 1;
+  for (const std::string& damaged : {bytes, bytes.substr(0, bytes.size() - 1)}) {
+    WriteFileOrDie(env, "/p/vocabulary", damaged);
+    EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/p/vocabulary: damaged")));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const PackedReport report, VerifyPackedData(env, "/p"));
+    EXPECT_THAT(report.damage, ElementsAre(HasSubstr("/p/vocabulary: damaged")));
+  }
+  HOTROW_ASSERT_OK(env.Remove("/p/vocabulary"));
+  EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/p/vocabulary")));
+}
+
+TEST(PackedSourceVersionTest, FilesOfAnotherKindAreNamed) {
+  MemEnv env;
+  OneBatch source({.batch_size = 1, .labels = {1}, .values = {1}, .offsets = {0, 1}});
+  HOTROW_ASSERT_OK(PackData(source, {.dir = "/p", .env = &env}));
+  WriteFileOrDie(env, "/p/train.pack", std::string(100'000, 'x'));
+  EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("/p/train.pack: damaged: the checksum of its index")));
+  WriteFileOrDie(env, "/p/pack.json", SealJson({{"format", "hotrow.model"}, {"version", 1}}));
+  EXPECT_THAT(OpenPackedSource({"/p"}, {}, env),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("/p/pack.json: damaged: it is no manifest of packed data")));
+  // A file in the place of a directory.
+  EXPECT_THAT(OpenPackedSource({"/p/train.pack"}, {}, env),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("/p/train.pack: holds no packed data")));
 }
 
 TEST(PackedSourceVersionTest, AnotherVersionIsNoDamage) {
