@@ -75,6 +75,18 @@ int EndedWith(int status) {
 
 }  // namespace
 
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
+    struct sigaction now;
+    if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler == SIG_IGN) continue;
+    sigaddset(&signals, signal);
+  }
+  return signals;
+}
+
 int RunMain(const char* program, absl::FunctionRef<int()> body) {
   program_name = program;
   // Beyond the end of its stack a thread dies of SIGSEGV.

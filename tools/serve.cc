@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/machine_limits.h"
+#include "base/run_main.h"
 #include "base/status_macros.h"
 #include "base/tcp_socket.h"
 #include "base/thread.h"
@@ -152,13 +153,6 @@ std::string UtcTime() {
                          now.tv_nsec / kNanosPerMilli);
 }
 
-sigset_t StopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) sigaddset(&signals, signal);
-  return signals;
-}
-
 void SayStopping() {
   std::printf("Stopping\n");
   std::fflush(stdout);
@@ -207,7 +201,8 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   // Before the model is read, which may take minutes.
   if (!HttpServer::IsThere()) return HttpServer::Start({}, nullptr, nullptr).status();
   // Before any thread, which inherits it: the main thread waits for them.
-  const sigset_t signals = StopSignals();
+  sigset_t signals = StopSignals();
+  sigaddset(&signals, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   BatcherOptions& batches = options.service.batches;
   if (batches.instances == 0) {
@@ -258,9 +253,13 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   service->SetReady(false);
   server->Drain();
   *options.scorer.stop = true;
-  // The second ends the process, but for SIGPIPE: nobody may be there to read what follows.
+  // A second of these two ends the process. SIGHUP comes from the kernel and from the shell, and
+  // SIGPIPE again with what follows.
   ::signal(SIGPIPE, SIG_IGN);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  sigset_t seconds;
+  sigemptyset(&seconds);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&seconds, signal);
+  pthread_sigmask(SIG_UNBLOCK, &seconds, nullptr);
   SayStopping();
   std::this_thread::sleep_for(std::chrono::milliseconds(options.drain_ms));
   server->Stop(options.service.timeout_ms + options.http.transfer_ms);
@@ -295,8 +294,8 @@ const Command kServeCommand = {
         "counts), a directory that hotrow export wrote, or a chain of deltas. Speaks the Open "
         "Inference Protocol v2\n"
         "with JSON and binary tensors; docs/serving_http.md has paths, tensors and statuses.\n"
-        "SIGTERM, SIGINT and SIGHUP end it once the requests that are there have their replies;\n"
-        "while the model is read, at once.\n",
+        "SIGTERM, SIGINT, SIGHUP and what batch systems warn with end it once the requests that\n"
+        "are there have their replies; while the model is read, at once.\n",
     .run = Run};
 
 }  // namespace hotrow

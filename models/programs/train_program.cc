@@ -51,23 +51,14 @@ void AskForEnd(int signal) {
 // The first signal asks for a clean end, a SIGINT or SIGTERM after it kills. Call this before any
 // thread is started: they inherit that the signals are blocked.
 //
-// SIGHUP comes when a terminal closes, SIGPIPE when the reader of the output has died; batch
-// systems warn with the others before they kill.
+// SIGPIPE comes when the reader of the output has died.
 //
 // A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
 // handler next to nothing. SIGPIPE has one, since it goes to the thread that writes. (Handlers of a
 // program that embeds hotrow do no harm either: the threads that multiply matrices block signals
 // while they do, see ops/products/gemm_impl.h.)
 absl::Status CatchStopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
-  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
-    struct sigaction now;
-    // `nohup` means it.
-    if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler == SIG_IGN) continue;
-    sigaddset(&signals, signal);
-  }
+  const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, AskForEnd);
   HOTROW_ASSIGN_OR_RETURN(std::thread waiting, StartThread("signals", [signals] {

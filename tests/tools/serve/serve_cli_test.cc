@@ -104,16 +104,43 @@ TEST(ServeCliTest, ServesUntilItIsTold) {
   EXPECT_EQ(result.exit_code, 0) << result;
 }
 
-// A closed terminal, and a pipe that nobody reads any more.
+// A closed terminal, a pipe that nobody reads any more, what a batch system warns with.
 TEST(ServeCliTest, EverySignalEndsInOrder) {
   if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
-  for (const int signal : {SIGHUP, SIGPIPE, SIGINT}) {
+  for (const int signal : {SIGHUP, SIGPIPE, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU}) {
     RunningServer server({"--drain_ms=0", "--follow_ms=5"});
     server.program.Signal(signal);
     const test::ProgramResult result = server.program.Wait();
     EXPECT_EQ(result.exit_code, 0) << result;
     EXPECT_THAT(result.out, HasSubstr("Stopping"));
   }
+}
+
+// A closed terminal says it twice: by the kernel, and by the shell.
+TEST(ServeCliTest, ASecondHangUpDoesNotCutRepliesOff) {
+  if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
+  RunningServer server({"--drain_ms=300"});
+  server.program.Signal(SIGHUP);
+  ASSERT_TRUE(server.program.ReadUntil("Stopping\n"));
+  server.program.Signal(SIGHUP);
+  EXPECT_EQ(server.program.Wait().exit_code, 0);
+}
+
+// Such as `nohup`: who ignores a signal goes on ignoring it.
+TEST(ServeCliTest, AHangUpThatIsIgnoredDoesNotStopTheServer) {
+  if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int32_t port, FreePort());
+  test::RunningProgram program(
+      {.arguments = {"bash", "-c", "trap '' HUP; exec \"$@\"", "x", HOTROW_BINARY, "serve",
+                     test::ServedModelDir(), absl::StrCat("--port=", port), "--drain_ms=0"}});
+  ASSERT_TRUE(program.ReadUntil("/v2/models/dlrm\n"));
+  program.Signal(SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reply, client.Call("GET", "/v2/health/ready", ""));
+  EXPECT_EQ(reply.status, 200);
+  program.Signal(SIGTERM);
+  EXPECT_EQ(program.Wait().exit_code, 0);
 }
 
 // Silent connections beyond what the process has descriptors for.
