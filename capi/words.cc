@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/whole_name.h"
 #include "capi/call_impl.h"
 #include "store/store_facts.h"
 
@@ -65,19 +66,12 @@ std::vector<Word> AllWords() {
   return words;
 }
 
-bool IsWordCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 const Word* WordAt(std::string_view text, size_t at) {
-  if (at > 0 && (IsWordCharacter(text[at - 1]) || text[at - 1] == '-')) return nullptr;
+  if (!NameBegins(text, at)) return nullptr;
   static const std::vector<Word> words = AllWords();
   for (const Word& word : words) {
     if (text.substr(at, word.ours.size()) != word.ours) continue;
-    const size_t end = at + word.ours.size();
-    const bool whole =
-        !IsWordCharacter(word.ours.back()) || end == text.size() || !IsWordCharacter(text[end]);
-    if (whole) return &word;
+    if (word.ours.ends_with('.') || NameEnds(text, at + word.ours.size())) return &word;
   }
   return nullptr;
 }

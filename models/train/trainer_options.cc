@@ -7,12 +7,12 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "base/whole_name.h"
 #include "comm/communicator.h"
 #include "models/train/pretrained_rows.h"
 #include "models/train/report.h"
@@ -301,23 +301,6 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
   return absl::OkStatus();
 }
 
-namespace {
-
-// Whether text[begin, end) stands for itself: as part of a path, of a longer name or of a quoted
-// one it is somebody's own.
-bool IsWholeName(std::string_view text, size_t begin, size_t end) {
-  const auto continues = [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' ||
-           c == '"' || c == '\'';
-  };
-  if (begin > 0 && (continues(text[begin - 1]) || text[begin - 1] == '.')) return false;
-  if (end == text.size()) return true;
-  if (text[end] == '.') return end + 1 == text.size() || !continues(text[end + 1]);
-  return !continues(text[end]);
-}
-
-}  // namespace
-
 absl::Status WithFlagNames(const absl::Status& status) {
   if (status.ok()) return status;
   // A name before those that it ends in.
@@ -344,9 +327,10 @@ absl::Status WithFlagNames(const absl::Status& status) {
   }
   std::string text(status.message());
   for (size_t at = 0; at < text.size(); ++at) {
+    if (!NameBegins(text, at)) continue;
     for (const auto& [name, flag] : flags) {
       if (std::string_view(text).substr(at, name.size()) != name ||
-          !IsWholeName(text, at, at + name.size())) {
+          !NameEnds(text, at + name.size())) {
         continue;
       }
       text.replace(at, name.size(), flag);

@@ -333,10 +333,11 @@ _WORDS = {
     "store_path": "store.path",
     "values_type": "the dtype of ids",
 }
+# Not as part of a path, of a longer name or of a quoted one, which are somebody's own.
 _ANY_WORD = re.compile(
-    r"(?<![\w.-])(?:"
+    r"""(?<![\w.'"/-])(?:"""
     + "|".join(re.escape(word) for word in sorted(_WORDS, key=len, reverse=True))
-    + r")(?![\w-])"
+    + r""")(?![\w'"/-]|\.[\w'"/-])"""
 )
 
 

@@ -295,10 +295,12 @@ TEST(CapiOptionsTest, MessagesHaveTheNamesOfCallers) {
   EXPECT_EQ(InCallersWords("EmbeddingCollectionOptions.max_batch_size: x"), "max_batch_size: x");
   EXPECT_EQ(InCallersWords("--checkpoint_dir=/x: busy"), "checkpoint_dir=/x: busy");
   EXPECT_EQ(InCallersWords("use --embedding_dim, --data: y"), "use embedding_dim, spec: y");
-  // Others stay: a longer flag, a dash that is not of it, a path.
-  EXPECT_EQ(InCallersWords("--data_dir x--data /a--resume"), "--data_dir x--data /a--resume");
-  EXPECT_EQ(InCallersWords("--"), "--");
-  EXPECT_EQ(InCallersWords(""), "");
+  // Others stay: a longer flag, a dash that is not of it, paths, and names of the caller's.
+  for (const char* const own :
+       {"--data_dir x--data /a--resume", "--", "", "/data/cache.bytes: full", "cache.bytes/x: full",
+        "/a/ScorerOptions.rows: no such file", "the feature \"cache.bytes\" is there twice"}) {
+    EXPECT_EQ(InCallersWords(own), own);
+  }
 }
 
 }  // namespace

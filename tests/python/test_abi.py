@@ -211,7 +211,12 @@ class WordsTest(unittest.TestCase):
             ("tables[0]: embedding_dim: is 0", "tables[0]: dim: is 0"),
             ("cache_bytes is 3", "cache is 3"),
             ("my_cache_bytes stays, cache_bytes_x too", "my_cache_bytes stays, cache_bytes_x too"),
-            ("/data/store_path-1", "/data/store_path-1"),
+            ("raise store_memory_bytes.", "raise store.memory."),
+            # Of the caller's own: paths, and names in quotes.
+            *((text, text) for text in (
+                "/data/store_path-1", "/data/memory_bytes: full", "store_path/x: full",
+                'feature "learning_rate": has 3 samples', "store_path.old: no such file",
+            )),
         ):
             self.assertEqual(_abi.in_words_of_python(text), expected)
 
