@@ -13,7 +13,8 @@
 #include "models/data/open_data_source.h"
 #include "models/data/sample_feed.h"
 
-struct hotrow_data {
+// A child of a fork may read it, with threads that it starts.
+struct hotrow_data : hotrow::capi::Handle {
   int32_t rank = 0;
   int32_t world_size = 1;
   std::shared_ptr<hotrow::DataSource> source;
@@ -100,7 +101,7 @@ absl::Status OpenData(const char* spec, const hotrow_data_options& options, hotr
                           OpenDataSource(spec, options.seed,
                                          {.threads = {.opening = threads, .reading = threads},
                                           .shuffle_bytes = options.shuffle_bytes}));
-  *data = new hotrow_data{options.rank, options.world_size, std::move(source)};
+  *data = new hotrow_data{{}, options.rank, options.world_size, std::move(source)};
   return absl::OkStatus();
 }
 
@@ -134,7 +135,7 @@ hotrow_status hotrow_data_open_with(const char* spec, const hotrow_data_options*
 }
 
 void hotrow_data_destroy(hotrow_data* data) {
-  CallVoid([&] { delete data; });
+  CallVoid([&] { Destroy(data); });
 }
 
 hotrow_status hotrow_data_describe(hotrow_data* data, char* text, uint64_t size, uint64_t* needed) {

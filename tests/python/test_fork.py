@@ -84,6 +84,23 @@ class ForkTest(unittest.TestCase):
         self.tables.save_checkpoint()
         self.assertEqual(self.tables.steps, 3)
 
+    def test_data_of_several_threads(self):
+        hotrow.pack(
+            {"items": np.arange(64), "label": np.zeros(64)}, self.folder + "/pack", ["items"]
+        )
+        data = hotrow.Packed(self.folder + "/pack", reader_threads=2)
+
+        def read():
+            self.assertEqual(sum(map(len, data.batches(16))), 64)
+
+        def drop():
+            nonlocal data
+            data = None
+
+        for child in (read, drop, sys.exit):
+            self.assertEqual(forked(child), 0, child)
+        read()
+
     def test_what_a_parent_closes_opens_again_while_its_child_lives(self):
         process = os.fork()
         if process == 0:
