@@ -681,8 +681,17 @@ class EmbeddingCollection(_abi.Owner):
         A new collection with the same checkpoint_dir and resume=True goes on from the newest one.
         """
         state = {} if state is None else state
+        blobs, kept = self._blobs(state)
+        _abi.checkpoint_begin(self._handle, blobs, len(state))
+        del kept
+        if wait:
+            self.wait_checkpoint()
+
+    @together
+    def _blobs(self, state: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
+        """As the library takes them, and what must be kept until it has."""
         blobs = (_abi.Blob * max(1, len(state)))()
-        kept = []
+        kept: List[Any] = []
         for index, (name, data) in enumerate(state.items()):
             view = memoryview(data).cast("B") if not isinstance(data, bytes) else data
             part = np.frombuffer(view, dtype=np.uint8) if len(view) else np.empty(0, np.uint8)
@@ -690,10 +699,7 @@ class EmbeddingCollection(_abi.Owner):
             blobs[index].data = part.ctypes.data
             blobs[index].size = len(view)
             kept.append((view, part))
-        _abi.checkpoint_begin(self._handle, blobs, len(state))
-        del kept
-        if wait:
-            self.wait_checkpoint()
+        return blobs, kept
 
     def poll_checkpoint(self) -> bool:
         """Whether the checkpoint that is being written has just been committed. Does not wait."""

@@ -2,6 +2,7 @@
 
 import gc
 import queue
+import tempfile
 import threading
 import time
 import unittest
@@ -181,6 +182,14 @@ class RefusalsTest(unittest.TestCase):
             TypeError, "keys: is float64",
             call(lambda tables, wrong: tables.erase("items", ids * (0.5 if wrong else 1))),
         )
+
+    def test_the_state_of_a_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def saves(ranks, wrong):
+                tables = make(ranks, checkpoint_dir=folder)
+                tables.save_checkpoint({"state": "a text" if wrong else b"bytes"})
+
+            self.refused(TypeError, "bytes-like", saves)
 
     def test_an_error_of_the_program(self):
         def leaves(ranks, wrong):

@@ -315,13 +315,20 @@ class TransportTest(unittest.TestCase):
             "is int, in which the features": lambda tables, wrong: next(
                 hotrow.torch.prefetch([7 if wrong else {"items": ids}], tables)
             ),
+            "which torch.load": lambda tables, wrong: tables.save_checkpoint(
+                {"state": ids.numpy() if wrong else ids}
+            ),
         }
         for cause, use in cases.items():
+            folder = tempfile.mkdtemp()
+            self.addCleanup(shutil.rmtree, folder, True)
+
             def run(transport):
                 ranks = hotrow.Communicator(transport, 20)
                 tables = hotrow.torch.EmbeddingCollection(
                     [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), max_batch_size=8,
-                    prefetch_depth=1, communicator=ranks, threads=1, **tiers("8MiB", ranks.rank),
+                    prefetch_depth=1, communicator=ranks, threads=1, checkpoint_dir=folder,
+                    **tiers("8MiB", ranks.rank),
                 )
                 use(tables, transport.rank == 1)
                 return tables.digest()

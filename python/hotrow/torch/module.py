@@ -13,6 +13,7 @@ from torch import nn
 from .. import collection as core
 from .. import errors
 from ..options import Table
+from ..ranks import together
 from .features import Encoded, batch_size_of, encode
 from .ops import evaluate, lookup
 from .outputs import Embeddings
@@ -92,6 +93,7 @@ class EmbeddingCollection(nn.Module):
             self.collection = tables
         else:
             self.collection = core.EmbeddingCollection(tables, **options)
+        self._communicator = self.collection._communicator
         layout = self.collection._layout
         ranks = self.collection.world_size
         self._passes = Passes(self.collection, 1.0 / ranks if gradient_division else 1.0)
@@ -214,6 +216,10 @@ class EmbeddingCollection(nn.Module):
         on the tables' GPU or the current one. With several ranks what rank 0 gives counts. wait: as
         in hotrow.EmbeddingCollection.save_checkpoint.
         """
+        self.collection.save_checkpoint(self._blobs(state), wait=wait)
+
+    @together
+    def _blobs(self, state: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
         state = dict(state or {})
         if self.collection.world_size == 1:
             state[_RNG] = torch.get_rng_state()
@@ -227,7 +233,7 @@ class EmbeddingCollection(nn.Module):
             torch.save(value.state_dict() if hasattr(value, "state_dict") else value, buffer)
             _check_loads(name, buffer)
             blobs[name] = buffer.getbuffer()
-        self.collection.save_checkpoint(blobs, wait=wait)
+        return blobs
 
     def restore(self, state: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
         """Loads what the checkpoint that the tables came from holds of `state`, into its modules,
