@@ -777,6 +777,17 @@ class AccumulationTest(unittest.TestCase):
             self.one_step(Model(tables), hotrow.torch.prefetch(keyed, tables, accumulate=4))
             self.assertEqual(tables.digest(), expected)
 
+    def test_batches_of_several_types_are_refused(self):
+        ids = torch.arange(-1, 3)
+        with hotrow.torch.EmbeddingCollection(
+            [hotrow.Table("items", 4, ["item"])], store=hotrow.Memory("16MiB"), max_batch_size=64,
+            prefetch_depth=1,
+        ) as tables:
+            with self.assertRaisesRegex(TypeError, "several types"):
+                next(hotrow.torch.prefetch(
+                    [{"item": ids.int()}, {"item": ids}], tables, accumulate=2
+                ))
+
     def test_a_batch_that_is_passed_over_adds_nothing(self):
         with make() as tables:
             self.one_step(Model(tables), [self.BATCHES[0]])

@@ -329,8 +329,11 @@ def _concatenate(parts: Sequence[batches.Bags]) -> batches.Bags:
         if any(part.scores is None for part in parts):
             raise ValueError("scores: some batches of a step have them, others have none")
         scores = np.concatenate([part.scores for part in parts])
+    values = [part.values for part in parts if len(part.values)] or [parts[0].values]
+    if len({ids.dtype for ids in values}) > 1:  # numpy would widen -1 of int32, which has no key
+        raise TypeError("values: have several types in the batches of a step")
     return batches.Bags(
-        np.concatenate([part.values for part in parts]),
+        np.concatenate(values),
         np.concatenate([part.lengths for part in parts]),
         None,
         weights,
