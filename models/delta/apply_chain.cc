@@ -33,13 +33,19 @@ bool Contains(const NamedKeys& named, const RowKey& key) {
   return std::binary_search(keys.begin(), keys.end(), key.key);
 }
 
+// Manifests may say anything; up to this, sums and their bytes do not overflow.
+constexpr int64_t kEntriesMax = int64_t{1} << 56;
+void AddEntries(std::span<const int64_t> counts, int64_t* sum) {
+  for (const int64_t n : counts) *sum = std::min(*sum + std::min(n, kEntriesMax), kEntriesMax);
+}
+
 // How many entries all deltas together have at most.
 int64_t EntriesOf(const DeltaChain& chain) {
   int64_t out = 0;
   for (const DeltaManifest& delta : chain.deltas) {
     for (const DeltaPart& part : delta.parts) {
-      for (const int64_t n : part.rows) out += n;
-      for (const int64_t n : part.erased) out += n;
+      AddEntries(part.rows, &out);
+      AddEntries(part.erased, &out);
     }
   }
   return out;
@@ -185,9 +191,9 @@ ChainSummary SummariseChain(const DeltaChain& chain) {
   out.step = head.step;
   for (const DeltaManifest& delta : chain.deltas) {
     for (const DeltaPart& part : delta.parts) {
-      for (const int64_t n : part.rows) out.rows += n;
-      for (const int64_t n : part.erased) out.erased += n;
-      out.bytes += part.bytes;
+      AddEntries(part.rows, &out.rows);
+      AddEntries(part.erased, &out.erased);
+      AddEntries({&part.bytes, 1}, &out.bytes);
     }
   }
   return out;

@@ -637,6 +637,34 @@ TEST(DeltaChainTest, EachKindOfDamageIsNamedAndNothingIsMade) {
   }
 }
 
+// With right checksums: their sum, in bytes, is beyond 63 bits.
+TEST(DeltaChainTest, NumbersOfRowsMayBeAnything) {
+  MemEnv env;
+  TrainingRun run(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> checkpoints, TrainAndErase(&run, 5));
+  for (size_t i = 0; i < 4; ++i) HOTROW_ASSERT_OK(Append(env, checkpoints, i));
+  Hash128 parent;
+  for (int64_t sequence = 1; sequence <= 4; ++sequence) {
+    const std::string dir = Place(DeltaDirName(sequence));
+    HOTROW_ASSERT_OK_AND_ASSIGN(DeltaManifest delta, ReadDeltaManifest(env, dir));
+    if (sequence > 1) delta.parent = parent;
+    for (DeltaPart& part : delta.parts) {
+      for (auto* const counts : {&part.rows, &part.erased}) {
+        counts->assign(counts->size(), int64_t{1} << 56);
+      }
+    }
+    for (SavedModel::Table& table : delta.model.tables) {
+      table.rows = -1;
+      table.hash.clear();
+    }
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, dir + "/manifest.json", SealDeltaManifest(&delta)));
+    parent = delta.digest;
+  }
+  EXPECT_THAT(ApplyChain({.chain = kChain, .dir = "/out/applied", .env = &env}).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("other numbers of rows")));
+  EXPECT_FALSE(VerifyChain(env, kChain, 1 << 20).ok());
+}
+
 // A link before the last that was written again, with right checksums: the next names another.
 TEST(DeltaChainTest, ALinkThatWasWrittenAnewIsNamed) {
   MemEnv env;
