@@ -14,6 +14,7 @@
 #include "cache/address_index.h"
 #include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/serving/row_coding.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/store_facts.h"
 
@@ -63,9 +64,9 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
     table.layout = RowLayout::For(config.embedding_dim, config.optimizer.kind,
                                   config.weights_precision, config.score != ScoreRule::kNone);
     table.score = config.score;
-    table.serve_rows = config.serve_rows;
-    table.read_precision = config.serve_rows == ServingRows::kAsTrained ? config.weights_precision
-                                                                        : WeightsPrecision::kFp32;
+    table.serve_rows = ServingForm(config.serve_rows, table.layout);
+    table.read_precision = table.serve_rows == ServingRows::kAsTrained ? config.weights_precision
+                                                                       : WeightsPrecision::kFp32;
     plan.scores = plan.scores || config.score != ScoreRule::kNone;
     plan.rounds = plan.rounds || config.weights_precision != WeightsPrecision::kFp32;
     table.num_features = static_cast<int64_t>(config.feature_names.size());

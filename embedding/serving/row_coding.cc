@@ -40,6 +40,24 @@ int64_t ServingRowBytes(ServingRows rows, const RowLayout& layout) {
   return layout.dim * WeightBytes(PrecisionOf(rows, layout));
 }
 
+std::vector<ServingRows> ServingForms(ServingRows asked, const RowLayout& layout) {
+  std::vector<ServingRows> widening = {asked};
+  if (asked == ServingRows::kInt4) widening.push_back(ServingRows::kInt8);
+  if (asked == ServingRows::kInt4 || asked == ServingRows::kInt8)
+    widening.push_back(ServingRows::kFp16);
+  std::vector<ServingRows> out = {ServingRows::kAsTrained};
+  for (auto form = widening.rbegin(); form != widening.rend(); ++form) {
+    if (ServingRowBytes(*form, layout) < ServingRowBytes(out.front(), layout)) {
+      out.insert(out.begin(), *form);
+    }
+  }
+  return out;
+}
+
+ServingRows ServingForm(ServingRows asked, const RowLayout& layout) {
+  return ServingForms(asked, layout).front();
+}
+
 absl::Status EncodeServingRow(ServingRows rows, const RowLayout& layout, const std::byte* row,
                               std::span<float> weights, std::byte* kept) {
   if (absl::Status status = Widen(layout.precision, row, weights); !status.ok()) return status;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "embedding/serving/serving_rows.h"
@@ -13,6 +14,12 @@ namespace hotrow {
 
 // Bytes of weights or codes of a row; layout: of the row in training.
 int64_t ServingRowBytes(ServingRows rows, const RowLayout& layout);
+
+// How a table may be kept that is asked for in `asked`, the narrowest first, the last as it was
+// trained. A form that takes no less than one that loses less is passed over: int8 of few columns.
+std::vector<ServingRows> ServingForms(ServingRows asked, const RowLayout& layout);
+// The first of them: what all that keeps, reads or writes rows in `asked` has them in.
+ServingRows ServingForm(ServingRows asked, const RowLayout& layout);
 
 // Writes the ServingRowBytes of a trained row to kept, and its weights, [D], as floats.
 // InvalidArgument: they have no code, since some are not finite, or too far apart.

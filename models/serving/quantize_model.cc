@@ -20,21 +20,6 @@ namespace {
 
 using Forms = std::vector<ServingRows>;  // by table
 
-// What a table is tried at, the narrowest first, the last as it was trained. A form that takes no
-// less than one that loses less is passed over: a row of few columns in int8, say.
-Forms FormsOf(ServingRows narrowest, const RowLayout& layout) {
-  Forms widening = {narrowest};
-  if (narrowest == ServingRows::kInt4) widening.push_back(ServingRows::kInt8);
-  if (widening.back() == ServingRows::kInt8) widening.push_back(ServingRows::kFp16);
-  Forms out = {ServingRows::kAsTrained};
-  for (auto form = widening.rbegin(); form != widening.rend(); ++form) {
-    if (ServingRowBytes(*form, layout) < ServingRowBytes(out.front(), layout)) {
-      out.insert(out.begin(), *form);
-    }
-  }
-  return out;
-}
-
 // Evaluates the model with its tables in some forms.
 class Evaluation {
  public:
@@ -107,7 +92,7 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
   std::vector<Forms> tried;
   Forms narrow, forms;
   for (const PortableTable& table : tables) {
-    tried.push_back(FormsOf(options.rows, table.layout()));
+    tried.push_back(ServingForms(options.rows, table.layout()));
     narrow.push_back(tried.back().front());
     forms.push_back(ServingRows::kAsTrained);
   }

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "embedding/serving/row_coding.h"
 #include "models/data/table_schema_text.h"
 #include "models/delta/chain_head_impl.h"
 #include "models/delta/delta_chain.h"
@@ -283,8 +284,11 @@ class ModelReader {
     // As they were trained is as the run read them, which rounded them for this.
     const bool as_read = table_rows_.empty() && !table.codes.has_value();
     if (as_read && asked == ServingRows::kAsTrained) asked = settings_.serve_rows;
-    if (!table.codes.has_value()) return asked;
-    if (asked == ServingRows::kAsTrained || asked == *table.codes) return *table.codes;
+    const ServingRows form = ServingForm(asked, table.layout());
+    if (!table.codes.has_value()) return form;
+    if (asked == ServingRows::kAsTrained || asked == *table.codes || form == *table.codes) {
+      return *table.codes;
+    }
     return Refused(absl::StrCat("table \"", table.name, "\" has its rows in ",
                                 std::string(WordOf(kServingRowsWords, *table.codes)),
                                 ", and they were asked for in ",

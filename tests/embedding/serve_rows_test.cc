@@ -45,17 +45,17 @@ EmbeddingCollectionOptions ServedAs(ServingRows form, WeightsPrecision precision
 
 // What serving reads of a row with these weights.
 std::vector<float> AsServed(const TableConfig& table, bool found, std::span<const float> weights) {
-  const bool has_codes =
-      table.serve_rows == ServingRows::kInt8 || table.serve_rows == ServingRows::kInt4;
-  std::vector<float> out(weights.begin(), weights.end());
-  if (has_codes && !found) return out;
   const RowLayout layout =
       RowLayout::For(table.embedding_dim, table.optimizer.kind, table.weights_precision);
+  const ServingRows form = ServingForm(table.serve_rows, layout);
+  const bool has_codes = form == ServingRows::kInt8 || form == ServingRows::kInt4;
+  std::vector<float> out(weights.begin(), weights.end());
+  if (has_codes && !found) return out;
   std::vector<std::byte> row(static_cast<size_t>(layout.row_bytes));
   NarrowWeights(table.weights_precision, weights, row.data());
-  std::vector<std::byte> kept(static_cast<size_t>(ServingRowBytes(table.serve_rows, layout)));
-  HOTROW_EXPECT_OK(EncodeServingRow(table.serve_rows, layout, row.data(), out, kept.data()));
-  HOTROW_EXPECT_OK(DecodeServingRow(table.serve_rows, layout, kept.data(), out));
+  std::vector<std::byte> kept(static_cast<size_t>(ServingRowBytes(form, layout)));
+  HOTROW_EXPECT_OK(EncodeServingRow(form, layout, row.data(), out, kept.data()));
+  HOTROW_EXPECT_OK(DecodeServingRow(form, layout, kept.data(), out));
   return out;
 }
 

@@ -276,6 +276,7 @@ TEST(QuantizeModelTest, CodesAreNotTrainedFrom) {
 }
 
 // 4 columns: fp16 takes 8 bytes, as int8 does, and int4 takes 6.
+// Also by what scores with the model itself, so that both have the same bits.
 TEST(QuantizeModelTest, AFormThatTakesNoLessThanAWiderOneIsPassedOver) {
   Kind narrow = Kinds()[0];
   narrow.columns = 4;
@@ -290,6 +291,8 @@ TEST(QuantizeModelTest, AFormThatTakesNoLessThanAWiderOneIsPassedOver) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const QuantizeReport report,
                                 QuantizeModel({.model = trained.model, .dir = out, .rows = rows}));
     for (const QuantizeReport::Table& table : report.tables) EXPECT_EQ(table.rows, expected);
+    ExpectSameBits(trained.Scores(out), trained.Scores(trained.model, rows));
+    ExpectSameBits(trained.Scores(out, rows), trained.Scores(out));
   }
 }
 
