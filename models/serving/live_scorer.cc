@@ -180,16 +180,15 @@ struct LiveScorer::Impl {
     }
   }
 
-  // Whether those who score with the old model can score with what lies there now.
-  absl::Status CheckInputs(const Scorer& old, const std::string& why) {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<internal::ServingModel> next,
-                            internal::ReadServingModel(options.scorer, /*with_rows=*/false));
+  // Whether those who score with the old model can score with this one.
+  absl::Status CheckInputs(const internal::ServingModel& next, const Scorer& old,
+                           const std::string& why) {
     const std::string different =
-        next->feature_names != old.feature_names()                            ? "features"
-        : next->recipe.num_dense != old.num_dense()                           ? "dense features"
-        : next->recipe.num_tasks != old.num_tasks()                           ? "tasks"
-        : old.schema() != nullptr && next->line_columns != old.line_columns() ? "columns of lines"
-                                                                              : "";
+        next.feature_names != old.feature_names()                            ? "features"
+        : next.recipe.num_dense != old.num_dense()                           ? "dense features"
+        : next.recipe.num_tasks != old.num_tasks()                           ? "tasks"
+        : old.schema() != nullptr && next.line_columns != old.line_columns() ? "columns of lines"
+                                                                             : "";
     if (different.empty()) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat(dir, ": ", why, ", with other ", different,
@@ -202,7 +201,11 @@ struct LiveScorer::Impl {
     const auto begin = std::chrono::steady_clock::now();
     // So that it begins with the rows that are wanted now. Without them it is slower, and right.
     const std::shared_ptr<Scorer> old = Now();
-    HOTROW_RETURN_IF_ERROR(CheckInputs(*old, why));
+    {  // before its rows are read
+      HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<internal::ServingModel> model,
+                              internal::ReadServingModel(options.scorer, /*with_rows=*/false));
+      HOTROW_RETURN_IF_ERROR(CheckInputs(*model, *old, why));
+    }
     old->SaveHotKeys().IgnoreError();
     absl::StatusOr<std::unique_ptr<Scorer>> opened = Scorer::Open(options.scorer);
     if (!opened.ok()) {
@@ -214,6 +217,8 @@ struct LiveScorer::Impl {
                                : "")};
     }
     std::shared_ptr<Scorer> next = *std::move(opened);
+    // What lay there may have been replaced in between.
+    HOTROW_RETURN_IF_ERROR(CheckInputs(*next->impl_->model, *old, why));
     old->impl_->saves_at_close = false;  // it may go much later, in a call that scores
     const std::lock_guard lock(mu);
     current.swap(next);

@@ -41,6 +41,7 @@
 #include "models/zoo/model_kinds.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/models/scored_models.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -616,6 +617,59 @@ TEST(LiveScorerFormsTest, AModelWithOtherInputsIsRefused) {
   }
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::string after, ScoreAll(*live->Current()));
   EXPECT_TRUE(after == before);
+}
+
+// Puts another model there when a manifest is opened for the `at`-th time, counted from 0.
+class ReplacingEnv : public test::FaultyEnv {
+ public:
+  ReplacingEnv(int at, std::function<void()> replace)
+      : FaultyEnv(&PosixEnv()), left_(at), replace_(std::move(replace)) {}
+  void Begin() { counts_ = true; }
+  bool replaced() const { return left_ < 0; }
+
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    if (counts_ && path.ends_with("/manifest.json") && left_-- == 0) replace_();
+    return FaultyEnv::Open(path, mode);
+  }
+
+ private:
+  bool counts_ = false;
+  int left_;
+  const std::function<void()> replace_;
+};
+
+// Also where it comes while a newer model with the same inputs is opened.
+TEST(LiveScorerFormsTest, AModelWithOtherInputsThatComesMeanwhileIsRefused) {
+  const FinishedRun& finished = FinishedRun::Of({});
+  const std::string top = test::TempDir();
+  const std::string log = absl::StrCat("table:", test::WriteLog(top, false));
+  TrainerOptions other = test::OptionsOf(test::Kinds()[0]);
+  other.save_dir = top + "/other";
+  other.limit_train_batches = 1;
+  HOTROW_ASSERT_OK(test::Train(test::Kinds()[0], other, log));
+  HOTROW_ASSERT_OK(ApplyChain({.chain = finished.chain(), .dir = top + "/first", .until = 0}));
+  HOTROW_ASSERT_OK(ApplyChain({.chain = finished.chain(), .dir = top + "/newer"}));
+  bool replaced = true;
+  for (int at = 0; replaced; ++at) {
+    SCOPED_TRACE(at);
+    const std::string dir = absl::StrCat(top, "/", at);
+    const auto put = [&](const std::string& name) {
+      fs::remove_all(dir);
+      fs::copy(top + "/" + name, dir, fs::copy_options::recursive);
+    };
+    put("first");
+    ReplacingEnv env(at, [&] { put("other"); });
+    ScorerOptions options = Scoring(dir);
+    options.env = &env;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto live, Follow(options));
+    const std::vector<std::string> names = live->Current()->feature_names();
+    put("newer");
+    env.Begin();
+    const absl::Status status = live->Poll();
+    replaced = env.replaced();
+    EXPECT_EQ(live->Current()->feature_names(), names);
+    EXPECT_TRUE(replaced || status.ok()) << status;
+  }
 }
 
 // Threads score while a thread of the scorer's own brings delta after delta. All scores of a call
