@@ -110,7 +110,8 @@ if grep -rniE 'json::(parse|sax_parse|accept)\(' --include='*.h' --include='*.cc
 fi
 # What a request asks for is bounded before memory is taken for it: where scoring takes memory by a product of sizes the
 # line names the bound.
-if grep -nE '(resize|Reserve)\(.* \* ' models/serving/score_session.cc embedding/serving/{serving_tables,disk_rows}.cc | grep -v ' // <= '; then
+if grep -nE '((resize|[rR]eserve)|vector<[^>]*> [a-z_]+)\(.* \* ' models/serving/*.cc embedding/serving/*.cc tools/serve/*.cc |
+  grep -vE '^tools/serve/bench_| // <= '; then
   echo "the lines above take memory by a product; check it first, and name the bound behind: // <= RowsMax"
   bad=$((bad + 1))
 fi

@@ -47,7 +47,7 @@ class Evaluation {
     while (true) {
       HOTROW_RETURN_IF_ERROR(reader->Next(options_.batch_size, &batch));
       if (batch.batch_size == 0) break;
-      logits.resize(static_cast<size_t>(batch.batch_size * num_tasks));
+      logits.resize(static_cast<size_t>(batch.batch_size * num_tasks));  // <= batch_size
       HOTROW_RETURN_IF_ERROR(
           session->Score({.sparse = batch.sparse(), .dense = batch.dense}, logits));
       for (int32_t task = 0; task < num_tasks; ++task) {

@@ -37,7 +37,7 @@ absl::Status ScoreFile(const Scorer& scorer, const std::string& path,
     refs.resize(static_cast<size_t>(block.size()));
     for (size_t i = 0; i < refs.size(); ++i) refs[i] = {&block, static_cast<int64_t>(i)};
     GatherSamples(refs, scorer.num_dense(), num_features, &batch, num_labels);
-    logits.resize(static_cast<size_t>(batch.batch_size * scorer.num_tasks()));
+    logits.resize(static_cast<size_t>(batch.batch_size * scorer.num_tasks()));  // <= max_batch_size
     HOTROW_RETURN_IF_ERROR(scorer.Score({.sparse = batch.sparse(), .dense = batch.dense}, logits));
     block.Clear();
     return take(logits);

@@ -183,7 +183,7 @@ absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const Featur
     size_t lookups = 0;
     for (const FeatureBags& own : bags) lookups += SizeOf(own.values);
     keys->own_values.reserve(lookups);
-    keys->own_offsets.reserve(bags.size() * (samples + 1));
+    keys->own_offsets.reserve(bags.size() * (samples + 1));  // <= offsets that are there
     for (size_t f = 0; f < bags.size(); ++f) {
       keys->features[f] = {
           .values = AsKeys(bags[f].values, &keys->own_values),
@@ -193,7 +193,7 @@ absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const Featur
   } else {
     HOTROW_RETURN_IF_ERROR(batch.Validate(names));
     keys->own_values.reserve(SizeOf(batch.values));
-    keys->own_offsets.reserve(names.size() * samples + 1);
+    keys->own_offsets.reserve(names.size() * samples + 1);  // <= offsets that are there
     const std::span<const uint64_t> values = AsKeys(batch.values, &keys->own_values);
     const std::span<const int64_t> offsets =
         AsOffsets(batch.offsets, batch.lengths, names.size() * samples, &keys->own_offsets);

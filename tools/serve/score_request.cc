@@ -382,7 +382,7 @@ absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs
   size_t keys = 0;
   for (const ScoreJob* const job : jobs) keys += job->request.bags.keys.size();
   bags.keys.reserve(keys);
-  bags.offsets.reserve(static_cast<size_t>(num_features * samples + 1));
+  bags.offsets.reserve(static_cast<size_t>(num_features * samples + 1));  // <= samples_max
   for (int64_t f = 0; f < num_features; ++f) {
     for (const ScoreJob* const job : jobs) {
       const KeyBags& own = job->request.bags;
@@ -394,7 +394,7 @@ absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs
     }
   }
   std::vector<float> dense;
-  dense.reserve(static_cast<size_t>(samples * scorer.num_dense()));
+  dense.reserve(static_cast<size_t>(samples * scorer.num_dense()));  // <= samples_max
   for (const ScoreJob* const job : jobs) {
     dense.insert(dense.end(), job->request.dense.begin(), job->request.dense.end());
   }
@@ -420,7 +420,7 @@ void ScoreJobs(const Scorer& scorer, const ModelSignature& signature,
   }
   if (fitting.empty()) return;
   const auto num_tasks = static_cast<int64_t>(scorer.num_tasks());
-  std::vector<float> logits(static_cast<size_t>(samples * num_tasks));
+  std::vector<float> logits(static_cast<size_t>(samples * num_tasks));  // <= samples_max
   const absl::Status status = ScoreTogether(scorer, fitting, samples, logits);
   if (fitting.size() == 1) {
     fitting[0]->status = status;
