@@ -1,18 +1,16 @@
 #ifndef HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_
 #define HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device_memory.h"
-#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "embedding/tiers/cache_buffers_impl.h"
@@ -35,7 +33,8 @@ class TieredTablePeer;
 namespace hotrow::internal {
 
 // A TieredTable with a row cache over a store: the steps. RowInflow brings misses in, RowOutflow
-// takes evicted rows down, SnapshotMarks follows the rows of a snapshot.
+// takes evicted rows down, SnapshotMarks follows the rows of a snapshot. What differs between a
+// cache in the host's memory and a staged one lies in HostCachedTable and StagedTable.
 //
 // Order:    a row that was evicted reaches the store before any miss of its step or a later one is
 //           read, so a miss never reads an older row than was evicted.
@@ -45,20 +44,8 @@ namespace hotrow::internal {
 //           evicted goes to the store like any other; a row that was changed since and is evicted
 //           is held back, and a miss on it served from there, until EndSnapshot; then WriteHeld,
 //           or the next step, writes it to the store.
-// Devices:  the cache lies on one; the store is the host's. Staged, there are two streams: the
-//           cache's, on which it changes and rows leave, and the inflow's, so that both directions
-//           run at once and beside what the caller computes on a third. Rows that leave are written
-//           straight into page-locked staging; rows that come are read from there, or from where a
-//           HostStore keeps them. Each way has two staging areas that take turns: the host writes
-//           rows of one to the store, or reads rows into it, while the device is at the other. The
-//           A step's pins come off when the caller's work with it has ended, not in the order of
-//           the cache's stream: so the misses of younger steps are placed beside that work.
-//           The host waits for both streams only on the threads of the pipeline; the caller's calls
-//           enqueue, but for those around snapshots and evaluation. Staged, keys and slots of hits
-//           stay on the device (StepProbe); no loop of the host goes over them. With a DeviceIndex
-//           the same holds for misses whose rows it knows.
 // Locks:    the outflow's, then the cache's mutex, each as its class says.
-class CachedTable final : public TieredTable {
+class CachedTable : public TieredTable {
  public:
   static absl::StatusOr<std::unique_ptr<TieredTable>> Create(const TieredTableOptions& options,
                                                              RowStore* store, HostStore* in_place);
@@ -74,15 +61,13 @@ class CachedTable final : public TieredTable {
                     std::span<const uint8_t> found) override {
     return inflow_->Fill(ctx, step, found);
   }
-  bool fills_in_place() const override { return cache_->staged() && in_place_ != nullptr; }
+  bool fills_in_place() const override { return false; }
   absl::Status FillInPlace(const ExecContext& ctx, StepRows* step) override {
     return inflow_->FillInPlace(ctx, step);
   }
   void FinishPlacing(const ExecContext& ctx) override;
   void GiveUp(StepRows* step) override;
 
-  absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
-                              std::span<std::byte*> rows) override;
   absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override;
   // A row of the cache is updated where it is read.
   absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) override;
@@ -106,51 +91,49 @@ class CachedTable final : public TieredTable {
   bool has_cache() const override { return true; }
   TieredTableStats Stats() const override;
 
- private:
-  friend class hotrow::TieredTablePeer;  // of the tests: breaks one
+ protected:
+  CachedTable(const TieredTableOptions& options, RowStore* store, HostStore* in_place);
+  virtual absl::Status Init(const TieredTableOptions& options);
 
-  CachedTable(const TieredTableOptions& options, const CacheBuffers& buffers, RowStore* store,
-              HostStore* in_place);
+  // A call of Place.
+  struct Placing {
+    std::unique_lock<std::mutex> order;  // the outflow's lock
+    size_t turn = 0;                     // of the chunks
+    bool no_room = false;                // a key found none
+  };
+  using SendFn = absl::FunctionRef<absl::StatusOr<int64_t>(int64_t most, int64_t* done,
+                                                           RowOutflow::Chunk* chunk)>;
+  using EndFn = absl::FunctionRef<absl::Status(const RowOutflow::Chunk& chunk, int64_t size)>;
+  // Gives n keys ways, chunk by chunk, until *end_early. With the cache's mutex too: send enqueues
+  // at most so many keys, adds to `done` those that need no more, and returns how many the chunk
+  // has; end comes when that is done and the rows that they evicted are noted.
+  absl::Status PlaceChunks(const ExecContext& ctx, int64_t n, const bool* end_early, SendFn send,
+                           EndFn end, Placing* placing);
 
-  // Staged, with the outflow's lock: lets the device pin what it finds of the keys, the first time
-  // that the step comes, and makes the misses the keys of the step.
-  absl::Status PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
-                       std::span<const int32_t> counts, StepRows* step);
-  // Counts a step's keys at their first probe.
-  void CountProbed(const StepProbe& probe);
-  // With the outflow's lock: gives n keys ways, chunk by chunk, until *end_early. With the cache's
-  // mutex too: send(most, &done, &chunk) enqueues at most so many keys, adds to `done` those that
-  // need no more, and returns how many the chunk has; end(chunk, size) comes when that is done and
-  // the rows that they evicted are noted. *turn: of the chunks of a Place.
-  template <typename Send, typename End>
-  absl::Status PlaceChunks(const ExecContext& ctx, std::unique_lock<std::mutex>* order, int64_t n,
-                           size_t* turn, const bool* end_early, const Send& send, const End& end);
-  // Staged: the keys whose rows the device knows. Those that find no room become keys of the step.
-  absl::Status PlaceKnown(const ExecContext& ctx, std::unique_lock<std::mutex>* order, size_t* turn,
-                          StepRows* step, bool* no_room);
-  // The keys of the step that have no way yet, from *cursor on, as PlaceChunks asks.
-  absl::StatusOr<int64_t> SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
-                                    int64_t* cursor, RowOutflow::Chunk* chunk);
-  absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
-  // After Place has noted all it will: the slots for the device.
-  absl::Status ShareSlots(StepRows* step);
-  // The step's slots where the cache can read them; staged those of the keys that missed.
-  std::span<const int64_t> SlotsOf(const StepRows& step) const;
-  // Staged, with the cache's mutex: takes a pin off each hit of the step.
-  void UnpinHits(const ExecContext& ctx, StepRows* step, bool dirty);
-  // Staged, with the cache's mutex: what Release leaves to others, see `leaving_`. Steps whose work
-  // has ended, and all up to and with this one (null: those alone), which is waited for on the
-  // cache's stream.
-  void LetGo(const StepRows* last);
-  void LetAllGo() { LetGo(leaving_.empty() ? nullptr : leaving_.back().step); }
-  // Read, staged; with both locks.
-  absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
-                          std::span<std::byte*> rows);
+  // --- What depends on where the cache lies
+
+  // Sets the keys of the step to those that SendChunk is to find, or give ways.
+  virtual absl::Status TakeKeys(const ExecContext& ctx, std::span<const RowKey> keys,
+                                std::span<const int32_t> counts, Placing* placing,
+                                StepRows* step) = 0;
+  // With both locks: enqueues that the first `size` keys of the chunk are found or get ways.
+  virtual absl::Status EnqueueChunk(const ExecContext& ctx, int64_t size,
+                                    RowOutflow::Chunk* chunk) = 0;
+  // After the chunks of a Place, without the cache's mutex.
+  virtual absl::Status EndPlacing(StepRows* step) = 0;
+  // The step's slots where the cache can read them.
+  virtual std::span<const int64_t> SlotsOf(const StepRows& step) const = 0;
+  // With the cache's mutex: ends a resident step. updated: as in Release.
+  virtual void Unpin(const ExecContext& ctx, StepRows* step, bool updated) = 0;
+  // With the cache's mutex: takes the pins off that Unpin has left. False if there were none.
+  virtual bool LetAllGo() = 0;
+  // With both locks: Read, but for the rows that it leaves to ReadMisses.
+  virtual absl::Status ReadCached(const ExecContext& ctx, std::span<const RowKey> keys,
+                                  std::byte* staging, std::span<std::byte*> rows) = 0;
   // With both locks: writes `rows` over the resident ones of these keys; empty: initial rows.
-  absl::Status OverwriteRows(const ExecContext& ctx, std::span<const RowKey> keys,
-                             std::span<const std::byte* const> rows);
-  absl::Status OverwriteStaged(const ExecContext& ctx, std::span<const RowKey> keys,
-                               std::span<const std::byte* const> rows);
+  virtual absl::Status OverwriteCached(const ExecContext& ctx, std::span<const RowKey> keys,
+                                       std::span<const std::byte* const> rows) = 0;
+
   // Copies one of these two in host memory to miss_rows_: miss_values_, or the initial rows of
   // miss_keys_.
   absl::Status CopyToMissRows(const ExecContext& ctx, bool initial);
@@ -158,20 +141,6 @@ class CachedTable final : public TieredTable {
   absl::Status ReadMisses(const ExecContext& ctx);
 
   const CacheBuffers buffers_;
-  ThreadPool* const pool_;  // of Flush
-  // What Release uses.
-  std::vector<int64_t> clean_slots_;
-  std::vector<int64_t> dirty_slots_;
-  // Staged: a step that was released, whose pins come off once the caller's work has ended. Its
-  // slots stay where they are until then.
-  struct Leaving {
-    DeviceEvent ended;
-    const StepRows* step;
-    std::span<const int64_t> hits, misses;
-    bool dirty;
-  };
-  std::deque<Leaving> leaving_;  // in the order of Release
-  std::vector<DeviceEvent> ended_events_;
   const InitialRows initial_rows_;
   RowStore* const store_;
   HostStore* const in_place_;
@@ -184,17 +153,23 @@ class CachedTable final : public TieredTable {
   std::vector<uint32_t> tables_;     // TieredTableSpec::table of each
   SharedCounts<TierCounts> counts_;  // of the cache
   TableMisses misses_;               // of the cache
-  // Memory of the StepProbes and shared slots of all steps.
-  std::atomic<int64_t> step_host_bytes_{0};
-  std::atomic<int64_t> step_device_bytes_{0};
-  // What GiveUp leaves.
-  std::vector<int64_t> abandoned_slots_;
   // What Read, Erase and Write use.
   std::vector<RowKey> miss_keys_;
   std::vector<std::byte*> miss_rows_;
   std::vector<const std::byte*> miss_values_;
-  std::vector<uint8_t> found_;
-  SharedBuffer<std::byte*> read_rows_;  // staged: [staging_rows]
+
+ private:
+  friend class hotrow::TieredTablePeer;  // of the tests: breaks one
+
+  // With both locks: the keys of the step that have no way yet, from *cursor on, as PlaceChunks
+  // asks.
+  absl::StatusOr<int64_t> SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
+                                    int64_t* cursor, RowOutflow::Chunk* chunk);
+  absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
+
+  ThreadPool* const pool_;                // of Flush
+  std::vector<int64_t> abandoned_slots_;  // what GiveUp leaves
+  std::vector<uint8_t> found_;            // of ReadMisses
 };
 
 }  // namespace hotrow::internal

@@ -42,8 +42,7 @@ namespace hotrow::internal {
 //          they can be found, and MakeRoom waits for LetGo when that is full. Hold comes at any
 //          moment: what a chunk evicts that was sent before belongs to the snapshot.
 // Erasure: a row of the cache whose key is erased becomes an initial row, and stays dirty if it
-// was.
-//          So of dirty rows those that no step has changed are not written.
+//          was. So dirty rows that no step has changed since are not written.
 // Threads: as the calls say: with Lock(), with the cache's mutex, or on any thread.
 class RowOutflow {
  public:
@@ -58,6 +57,15 @@ class RowOutflow {
     SharedBuffer<std::byte> evicted_rows;  // [staging_rows, row_bytes]
     DeviceEvent placed;
     int64_t hold = 0;  // RowOutflow::hold when the keys were sent
+
+    // For the first n keys.
+    RowCache::InsertResult Result(int64_t n) {
+      return {.slots = slots.first(n),
+              .placement = placement.first(n),
+              .evicted = evicted.first(n),
+              .evicted_keys = evicted_keys.first(n),
+              .evicted_rows = evicted_rows.data()};
+    }
   };
 
   // Not owned: all outlive this. in_place: null, or the store, whose rows several threads write at
