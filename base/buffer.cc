@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_pages.h"
 #include "base/math.h"
 
 namespace hotrow {

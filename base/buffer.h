@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
 
 namespace hotrow {
 
@@ -24,10 +23,6 @@ namespace internal {
 // InvalidArgument unless `size` elements of that many bytes fit into an int64_t.
 absl::Status CheckElementCount(int64_t size, int64_t element_bytes);
 }  // namespace internal
-
-// What an allocation of that size really takes from the system (rounded to pages): budgets count
-// this.
-int64_t HostBytesReserved(int64_t bytes, HugePages huge_pages);
 
 // Owns n elements of memory that `Memory` hands out. Movable, not copyable; a moved-from or default
 // one is empty. Errors: InvalidArgument (impossible count), those of Memory::Allocate.
@@ -59,11 +54,12 @@ class Buffer {
   }
 
   static absl::StatusOr<Buffer> Create(int64_t size, Memory memory = {}) {
-    HOTROW_RETURN_IF_ERROR(internal::CheckElementCount(size, sizeof(T)));
+    const absl::Status fits = internal::CheckElementCount(size, sizeof(T));
+    if (!fits.ok()) return fits;
+    const absl::StatusOr<void*> data = memory.Allocate(size * static_cast<int64_t>(sizeof(T)));
+    if (!data.ok()) return data.status();
     Buffer buffer;
-    HOTROW_ASSIGN_OR_RETURN(void* const data,
-                            memory.Allocate(size * static_cast<int64_t>(sizeof(T))));
-    buffer.data_ = static_cast<T*>(data);
+    buffer.data_ = static_cast<T*>(*data);
     buffer.size_ = size;
     buffer.memory_ = memory;
     return buffer;
@@ -73,8 +69,9 @@ class Buffer {
   absl::Status Reserve(int64_t size, Memory memory = {}) {
     if (size_ >= size) return absl::OkStatus();
     *this = Buffer();
-    HOTROW_ASSIGN_OR_RETURN(*this, Create(size, memory));
-    return absl::OkStatus();
+    absl::StatusOr<Buffer> larger = Create(size, memory);
+    if (larger.ok()) *this = *std::move(larger);
+    return larger.status();
   }
 
   // Addresses of the memory's device.
@@ -117,14 +114,6 @@ struct HostMemory {
 
 template <typename T>
 using HostBuffer = Buffer<T, HostMemory>;
-
-// Makes the pages of memory that was mapped (HostMemory of 128 KiB and more) present and writable,
-// as their first use would, and changes no byte. `data` is the first byte of a page. Threads may
-// share the work, each with its own pages. Errors: ResourceExhausted (names the bytes).
-absl::Status PopulatePages(std::byte* data, int64_t bytes);
-
-// Whether the system may grant huge pages at all (transparent huge pages not set to "never").
-bool HugePagesPossible();
 
 }  // namespace hotrow
 

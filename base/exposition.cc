@@ -55,8 +55,6 @@ std::string NumberText(double value) {
   return std::string(text, end.ptr);
 }
 
-}  // namespace
-
 std::string_view MetricKindName(MetricKind kind) {
   switch (kind) {
     case MetricKind::kCounter:
@@ -68,6 +66,8 @@ std::string_view MetricKindName(MetricKind kind) {
   }
   return "untyped";
 }
+
+}  // namespace
 
 // --- Writing
 

@@ -17,7 +17,6 @@ namespace hotrow {
 inline constexpr char kExpositionContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 enum class MetricKind { kCounter, kGauge, kHistogram };
-std::string_view MetricKindName(MetricKind kind);  // "counter"
 
 // A label and its value. Values are any bytes: those that are not UTF-8 are written as U+FFFD.
 using MetricLabel = std::pair<std::string_view, std::string_view>;

@@ -1,4 +1,5 @@
 #include "base/flag_set.h"
+#include "base/flag_text.h"
 
 #include <algorithm>
 #include <cctype>

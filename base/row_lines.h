@@ -1,11 +1,8 @@
 #ifndef HOTROW_BASE_ROW_LINES_H_
 #define HOTROW_BASE_ROW_LINES_H_
 
-#include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -22,13 +19,6 @@ inline uint32_t ScoreRange(float score) {
   constexpr uint32_t kSign = uint32_t{1} << 31;
   const auto bits = std::bit_cast<uint32_t>(score);
   return ((bits & kSign) != 0 ? ~bits : bits | kSign) >> 16;
-}
-
-// The lowest score of a range.
-inline float LowestScoreOf(uint32_t range) {
-  constexpr uint32_t kSign = uint32_t{1} << 31;
-  const uint32_t image = range << 16;
-  return std::bit_cast<float>((image & kSign) != 0 ? image & ~kSign : ~image);
 }
 
 // A line: rows with a last step of at most `step` and a score below `range` have aged.
@@ -53,69 +43,19 @@ struct RowLines {
   bool HasAgedByStep(uint32_t last_step) const { return last_step != 0 && last_step < age; }
 
   // The range below which rows of this last step have aged; 0: none has by a line of scores.
-  uint32_t LeastRange(uint32_t last_step) const {
-    const auto line = FirstFrom(last_step);
-    return line == scores.end() ? 0 : line->range;
-  }
+  uint32_t LeastRange(uint32_t last_step) const;
 
   // Lines that say no more than others go.
-  void Add(const ScoreLine& line) {
-    const auto first = FirstFrom(line.step);
-    if (first != scores.end() && first->range >= line.range) return;
-    const auto last = first != scores.end() && first->step == line.step ? first + 1 : first;
-    const auto begin = std::find_if(scores.cbegin(), last,
-                                    [&](const ScoreLine& old) { return old.range <= line.range; });
-    scores.insert(scores.erase(begin, last), line);
-  }
+  void Add(const ScoreLine& line);
 
   // Whether these may be a table's: in order, no step above `last_step`.
-  static bool AreLines(std::span<const ScoreLine> scores, int64_t last_step) {
-    ScoreLine before = {.step = 0, .range = kScoreRanges};
-    for (const ScoreLine& line : scores) {
-      if (line.step <= before.step || line.range >= before.range || line.range == 0) return false;
-      before = line;
-    }
-    return int64_t{before.step} <= last_step;
-  }
+  static bool AreLines(std::span<const ScoreLine> scores, int64_t last_step);
 
   friend bool operator==(const RowLines&, const RowLines&) = default;
 
  private:
   // The first of the lines from this step on, which has the highest range of them.
-  std::vector<ScoreLine>::const_iterator FirstFrom(uint32_t step) const {
-    return std::lower_bound(
-        scores.begin(), scores.end(), step,
-        [](const ScoreLine& line, uint32_t wanted) { return line.step < wanted; });
-  }
-};
-
-// What a row says of itself; the lines judge by nothing else.
-struct RowMark {
-  uint32_t last_step = 0;
-  float score = 0;  // 0 where its table keeps none
-};
-
-// Where a row has it.
-struct RowLineFields {
-  int64_t step_offset = 0;    // of the last step, uint32
-  int64_t score_offset = -1;  // of the score, float; -1: it has none
-
-  uint32_t LastStep(const std::byte* row) const {
-    uint32_t last_step;
-    std::memcpy(&last_step, row + step_offset, sizeof(last_step));
-    return last_step;
-  }
-  float Score(const std::byte* row) const {
-    float score = 0;
-    if (score_offset >= 0) std::memcpy(&score, row + score_offset, sizeof(score));
-    return score;
-  }
-  RowMark Mark(const std::byte* row) const { return {LastStep(row), Score(row)}; }
-  bool HasAged(const RowLines& lines, const std::byte* row) const {
-    const uint32_t last_step = LastStep(row);
-    return lines.HasAgedByStep(last_step) ||
-           (!lines.scores.empty() && lines.HasAged(last_step, Score(row)));
-  }
+  std::vector<ScoreLine>::const_iterator FirstFrom(uint32_t step) const;
 };
 
 }  // namespace hotrow

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/errno_status.h"
+#include "base/fetch_text.h"
 #include "base/status_macros.h"
 #include "base/tcp_socket.h"
 #include "base/thread.h"

@@ -27,6 +27,7 @@
 #include "base/run_main.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "cache/cache_policies.h"
 #include "cache/cache_policy.h"
 #include "cache/row_cache.h"
 

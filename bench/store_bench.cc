@@ -36,6 +36,7 @@
 #include "base/env.h"
 #include "base/exec_context.h"
 #include "base/flag_set.h"
+#include "base/flag_text.h"
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"

@@ -11,6 +11,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "bench/store_bench.h"
+#include "cache/cache_policies.h"
 
 namespace hotrow::bench {
 namespace {

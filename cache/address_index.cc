@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
+#include "base/host_pages.h"
 #include "base/status_macros.h"
 #include "cache/address_index_impl.h"
 

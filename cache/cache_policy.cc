@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "cache/cache_policies.h"
 #include "cache/cache_policy_impl.h"
 
 namespace hotrow {

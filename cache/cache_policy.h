@@ -1,7 +1,6 @@
 #ifndef HOTROW_CACHE_CACHE_POLICY_H_
 #define HOTROW_CACHE_CACHE_POLICY_H_
 
-#include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -15,14 +14,6 @@ enum class CachePolicy {
   kLfu,    // the row used in the fewest steps, long ago counting less
   kSieve,  // the oldest row that was not used again; one that was is spared once for it
 };
-
-struct CachePolicyFacts {
-  CachePolicy policy;
-  std::string_view name;  // "lru"
-  std::string_view help;  // "lru (least recently used)"
-};
-// All of them, in the order of CachePolicy.
-std::span<const CachePolicyFacts> CachePolicies();
 
 // The policy of a name. The error of an unknown one lists all.
 absl::StatusOr<CachePolicy> ParseCachePolicy(std::string_view name);

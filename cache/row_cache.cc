@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
+#include "base/host_pages.h"
 #include "base/status_macros.h"
 #include "cache/row_cache_cuda_impl.h"
 #include "cache/row_cache_impl.h"

@@ -14,6 +14,7 @@
 #include "capi/views_impl.h"
 #include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/training_state.h"
 
 struct hotrow_saved {
   hotrow::SavedModel model;
@@ -98,12 +99,13 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
     const auto rates = tables.collection->learning_rates();
     if (!rates.empty()) {
       const StartOptions& start = tables.options.start;
-      TrainingState& state = model.training.emplace();
+      TrainingState state;
       state.first_step = start.learning_rates.empty() ? start.steps : start.settled_steps;
       state.steps = model.step - state.first_step;
       state.settings = DecayOf(tables.options);
       state.learning_rates.assign(rates.begin(), rates.end());
       state.settled = model.step == tables.settled_steps;
+      model.training = std::make_shared<const TrainingState>(std::move(state));
     }
     absl::StatusOr<SavedModel::BlobBytes> bytes = TakeBlobs(blobs, num_blobs);
     HOTROW_RETURN_IF_ERROR(tables.collection->EndJobUnlessOk(bytes.status()));

@@ -15,7 +15,7 @@
 #include "capi/options_impl.h"
 #include "capi/tables_impl.h"
 #include "capi/views_impl.h"
-#include "embedding/collection_metrics.h"
+#include "embedding/stats.h"
 
 namespace hotrow::capi {
 

@@ -13,6 +13,7 @@
 #include "capi/call_impl.h"
 #include "capi/options_impl.h"
 #include "capi/views_impl.h"
+#include "embedding/storage_fields.h"
 #include "ops/jagged.h"
 #include "ops/rows/row_codec.h"
 #include "ops/rows/weights_precision.h"

@@ -7,6 +7,7 @@
 #include "models/saving/checkpoint.h"
 #include "models/saving/portable_model.h"
 #include "store/store_kind.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow::capi {
 namespace {
@@ -48,7 +49,7 @@ absl::Status Export(const hotrow_export_options& in) {
   HOTROW_RETURN_IF_ERROR(CheckAtLeast(in.memory_bytes, 1, "memory_bytes"));
   HOTROW_RETURN_IF_ERROR(CheckAtLeast(in.store_memory_bytes, 0, "store_memory_bytes"));
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(PosixEnv(), in.from));
-  if (saved.training.has_value() && saved.training->rows_missed_steps()) {
+  if (saved.training != nullptr && saved.training->rows_missed_steps()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "options.from: ", saved.dir,
         ": its tables have the weight_decay_mode \"table\", and their rows have yet to make up for "

@@ -13,11 +13,13 @@
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
 #include "capi/options_impl.h"
+#include "embedding/storage_fields.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths.h"
+#include "models/saving/training_state.h"
 #include "store/store_facts.h"
 
 namespace hotrow::capi {
@@ -91,7 +93,7 @@ SavedModel Description(const hotrow_collection_options& in,
 
 // Whether rows of the saved model have yet to make up for steps that they missed.
 bool Unsettled(const SavedModel& saved) {
-  return saved.training.has_value() && saved.training->rows_missed_steps();
+  return saved.training != nullptr && saved.training->rows_missed_steps();
 }
 
 absl::Status CheckStart(const Start& start, const hotrow_collection_options& options,
@@ -124,7 +126,7 @@ absl::Status OpenFrom(const Start& start, const EmbeddingCollectionOptions& made
                       StartOptions* out) {
   const SavedModel& saved = *start.saved;
   // With settled tables, too: keys without a row have missed the steps.
-  if (start.resumed && saved.training.has_value() && saved.training->settings == DecayOf(made)) {
+  if (start.resumed && saved.training != nullptr && saved.training->settings == DecayOf(made)) {
     out->learning_rates = saved.training->learning_rates;
     out->settled_steps = saved.training->first_step;
   }

@@ -4,12 +4,12 @@
 cmake_policy(VERSION 3.20)
 set(roots
     # Tables: lookups, updates, tiers, checkpoints, metrics; ranks.
-    embedding/collection_metrics.h
     embedding/embedding_collection.h
     models/saving/checkpoint_writer.h
     comm/mpi_communicator.h
     comm/nccl_communicator.h
     comm/thread_communicator.h
+    base/exposition.h
     base/text_server.h
     # Kernels of the dense part.
     ops/training/bce_loss.h

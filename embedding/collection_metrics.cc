@@ -1,4 +1,4 @@
-#include "embedding/collection_metrics.h"
+#include "embedding/stats.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/exposition.h"
 #include "store/store_facts.h"
 
 namespace hotrow {

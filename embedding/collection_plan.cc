@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/serving/row_coding.h"
+#include "embedding/storage_fields.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/store_facts.h"
 

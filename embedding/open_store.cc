@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "embedding/open_store_impl.h"
 #include "embedding/ranks/shard_map.h"
+#include "embedding/storage_fields.h"
 #include "store/store_facts.h"
 
 namespace hotrow::internal {

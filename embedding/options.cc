@@ -17,6 +17,7 @@
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/rows/lookup_counters_impl.h"
+#include "embedding/storage_fields.h"
 #include "store/store_facts.h"
 
 namespace hotrow {

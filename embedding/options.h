@@ -15,7 +15,7 @@
 #include "cache/cache_policy.h"
 #include "embedding/serving/serving_rows.h"
 #include "embedding/table_policies.h"
-#include "ops/jagged.h"
+#include "ops/pooling.h"
 #include "ops/rows/exchange_type.h"
 #include "ops/rows/initializer.h"
 #include "ops/rows/weights_precision.h"
@@ -115,16 +115,6 @@ struct RocksDbStorage {
   int64_t disk_bytes = 0;    // required; of all files, snapshots included
 };
 using Storage = std::variant<MemoryStorage, SsdStorage, RocksDbStorage>;  // as in StoreKind
-
-// The same with one set of fields for all kinds, as flags have it.
-struct StorageFields {
-  StoreKind kind = StoreKind::kMemory;
-  std::string dir;  // path, or snapshot_dir
-  int64_t memory_bytes = 0;
-  int64_t disk_bytes = 0;  // kMemory: ignored
-};
-Storage MakeStorage(const StorageFields& fields);
-StorageFields FieldsOf(const Storage& storage);
 
 // --- The rest, by subject ---
 

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "embedding/snapshots_impl.h"
+#include "embedding/storage_fields.h"
 #include "store/store_facts.h"
 
 namespace hotrow::internal {

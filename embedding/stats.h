@@ -12,6 +12,8 @@
 
 namespace hotrow {
 
+class ExpositionWriter;
+
 // Counts of one tier; docs/ARCHITECTURE.md defines them. Never reset.
 struct TierStats {
   std::string name;  // "device_cache"; "cache"; "memory", "ssd", "rocksdb"
@@ -151,6 +153,20 @@ struct EmbeddingStats {
   int64_t exchange_feedback_keys = 0;   // gradients that were sent
   int64_t exchange_feedback_hits = 0;   // of them, with a residual of an earlier step
 };
+
+// --- The same as Prometheus reads it; docs/metrics.md has all of it ---
+
+// For one's own training loop, on the thread that calls the collection:
+//
+//   text = MetricsText(tables->Stats());
+//
+// Stats waits for nobody and resets nothing, so this may be called between any two steps; once a
+// second is often. The text, kept behind a mutex or as a shared_ptr, may then be served by another
+// thread (TextServer, base/text_server.h) or written to a file.
+std::string MetricsText(const EmbeddingStats& stats);
+
+// The same as families of a text that has others, too, whose names must not be hotrow's.
+void AppendMetrics(const EmbeddingStats& stats, ExpositionWriter* out);
 
 }  // namespace hotrow
 

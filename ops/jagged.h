@@ -3,18 +3,10 @@
 
 #include <cstdint>
 
-#include "base/enum_words.h"
+#include "ops/pooling.h"
 #include "ops/rows/weights_precision.h"
 
 namespace hotrow {
-
-enum class Pooling {
-  kSum,
-  kMean,  // sum / number of lookups of the bag, also for weighted sums
-  kNone,  // no pooling: one output row for each lookup
-};
-inline constexpr EnumWord<Pooling> kPoolingWords[] = {
-    {"sum", Pooling::kSum}, {"mean", Pooling::kMean}, {"none", Pooling::kNone}};
 
 // Maps one feature's lookups to output. Bag (f, b) of a batch has the lookups
 // [offsets[f*B + b], offsets[f*B + b + 1]).

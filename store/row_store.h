@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/row_key.h"
+#include "base/row_line_fields.h"
 #include "base/row_lines.h"
 #include "base/unique_id.h"
 #include "store/snapshot.h"

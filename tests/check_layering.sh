@@ -66,7 +66,7 @@ fi
 # The parts of embedding/ know each other in one direction, and these values beside them. The other files there wire the
 # parts together.
 declare -A parts=([serving]="" [ranks]="" [tiers]="ranks" [rows]="ranks tiers serving")
-values="collection_plan_impl|device_keys_impl|kept_state|open_store_impl|options|score_sums_impl|stats|stored_rows|table_policies"
+values="collection_plan_impl|device_keys_impl|kept_state|open_store_impl|options|score_sums_impl|stats|storage_fields|stored_rows|table_policies"
 for part in "${!parts[@]}"; do
   [[ -d embedding/$part ]] || continue
   known=$(tr ' ' '|' <<< "$part ${parts[$part]}" | sed 's/|$//')

@@ -13,6 +13,7 @@
 #include "embedding/serving/serving_rows.h"
 #include "models/train/report.h"
 #include "ops/rows/row_layout.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -52,7 +53,7 @@ std::string ModelText(const SavedModel& model) {
   if (!shape.empty()) AppendLine(&out, "flags", shape);
   if (model.seed.has_value()) AppendLine(&out, "seed", absl::StrCat(*model.seed));
   AppendLine(&out, "step", FormatCount(model.step));
-  if (model.training.has_value()) {
+  if (model.training != nullptr) {
     const TrainingState& training = *model.training;
     AppendLine(
         &out, "position",
@@ -114,7 +115,7 @@ Json ModelJson(const SavedModel& model, const Codes& codes = {}) {
   json["seed"] = model.seed.has_value() ? Json(*model.seed) : Json(nullptr);
   json["step"] = model.step;
   json["position"] = nullptr;
-  if (model.training.has_value()) {
+  if (model.training != nullptr) {
     json["position"] = {{"epoch", model.training->epoch},
                         {"sample", model.training->samples_in_epoch},
                         {"samples", model.training->samples}};

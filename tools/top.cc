@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "base/env.h"
 #include "base/exposition_reader.h"
+#include "base/fetch_text.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/text_server.h"

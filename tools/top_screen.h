@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/exposition_reader.h"
+#include "base/fetch_text.h"
 #include "base/text_server.h"
 
 namespace hotrow {
@@ -33,7 +34,7 @@ TopState TopStateOf(const MetricFamilies& metrics);
 // `seconds` apart; an empty `before`: since the process began. tables_max: so many tables, those
 // with the most lookups. Names of tables lose the characters that a terminal would obey. What a
 // text does not have is left out: texts of other trainers have what MetricsText of a collection
-// says (embedding/collection_metrics.h).
+// says (embedding/stats.h).
 std::string TopScreen(const MetricFamilies& before, const MetricFamilies& now, double seconds,
                       int64_t tables_max);
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "cache/cache_policies.h"
 #include "cache/cache_policy.h"
 #include "cache/cache_simulation.h"
 #include "cache/miss_ratio_curve.h"

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/host_pages.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"

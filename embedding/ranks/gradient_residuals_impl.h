@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
 #include "base/exec_context.h"
+#include "base/host_pages.h"
 #include "ops/rows/row_codec.h"
 
 namespace hotrow::internal {

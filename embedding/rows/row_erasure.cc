@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/device_stream.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/rows/row_erasure_impl.h"

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/philox.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "embedding/ranks/shard_map.h"

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
+#include "base/row_line_fields.h"
 #include "base/row_lines.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/kept_state.h"

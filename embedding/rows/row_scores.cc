@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "embedding/rows/row_scores_impl.h"
 #include "embedding/table_policies.h"

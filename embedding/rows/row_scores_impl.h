@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/row_line_fields.h"
 #include "base/row_lines.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"

@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/rows/row_writes_impl.h"
+#include "ops/rows/row_layout.h"
 #include "ops/rows/weights_precision.h"
 
 namespace hotrow::internal {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
+#include "base/host_pages.h"
 #include "base/status_macros.h"
 #include "embedding/serving/serving_budget.h"
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "embedding/storage_fields.h"
 #include "embedding/tiers/store_reads.h"
 #include "embedding/tiers/tiers_impl.h"
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/enum_words.h"
 #include "models/data/ctr_batch.h"
+#include "models/data/data_schema.h"
 
 namespace hotrow {
 
@@ -21,25 +22,6 @@ struct TableSchema;
 enum class Split { kTrain, kValid, kTest };
 inline constexpr EnumWord<Split> kSplitWords[] = {
     {"train", Split::kTrain}, {"valid", Split::kValid}, {"test", Split::kTest}};
-
-struct DataFeature {
-  std::string name;
-  std::string table;           // features with the same table share it
-  int64_t num_embeddings = 0;  // keys lie in [0, num_embeddings); 0: any key
-  int64_t max_hotness = 0;     // lookups per sample at most; 0: not known
-};
-
-struct DataSchema {
-  std::string name;                             // "synthetic"
-  std::vector<std::string> labels = {"label"};  // one for each task, in batch order
-  int32_t num_dense = 0;
-  std::vector<std::string> dense;     // their names, in batch order; empty: they have none
-  std::vector<DataFeature> features;  // in batch order
-  int64_t train_samples = 0;          // 0: not known before reading
-  int64_t valid_samples = 0;
-  int64_t test_samples = 0;
-  double sample_bytes = 0;  // of a file, of packed data, in the mean; 0: not known
-};
 
 // A stream of samples. Their order is a pure function of (seed, epoch): a reader that starts at
 // (epoch, sample) sees the same samples as one that reads up to there.

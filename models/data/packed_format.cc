@@ -18,6 +18,7 @@
 #include "models/json/json_members_impl.h"
 #include "models/json/sealed_json.h"
 #include "ops/rows/row_codec.h"
+#include "ops/rows/row_layout.h"
 #include "ops/rows/weights_precision.h"
 
 namespace hotrow {

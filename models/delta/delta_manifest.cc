@@ -19,6 +19,7 @@
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/training_state_impl.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -266,7 +267,7 @@ std::string SealDeltaManifest(DeltaManifest* manifest) {
   }
   WriteScoringData(model, &json);
   WriteBlobs(model, &json);
-  if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
+  if (model.training != nullptr) json["training"] = TrainingToJson(*model.training);
   std::string text = SealJson(std::move(json));
   manifest->digest = LinkDigest(text);
   return text;
@@ -317,7 +318,8 @@ absl::StatusOr<DeltaManifest> ReadDeltaManifest(Env& env, const std::string& del
   }
   if (top.Has("blobs")) model.blobs = ParseBlobs(top, &wrong);
   if (top.Has("training")) {
-    model.training = ParseTraining(top.Object("training"), "training", &wrong);
+    model.training =
+        std::make_shared<const TrainingState>(ParseTraining(top.Object("training"), "training", &wrong));
   }
   if (!wrong.empty()) return DeltaDamaged(path, wrong);
   return out;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/exec_context.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "models/delta/delta_rows.h"
 #include "models/delta/delta_rows_impl.h"

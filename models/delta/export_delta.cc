@@ -20,6 +20,7 @@
 #include "models/saving/store_paths_impl.h"
 #include "store/open.h"
 #include "store/snapshot_changes.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -265,7 +266,7 @@ absl::StatusOr<DeltaSummary> ExportDelta(const ExportDeltaOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const SavedModel parent, ReadCheckpoint(env, options.since));
   HOTROW_ASSIGN_OR_RETURN(SavedModel child, ReadCheckpoint(env, options.checkpoint));
   for (const SavedModel* const saved : std::array<const SavedModel*, 2>{&parent, &child}) {
-    if (saved->training.has_value() && saved->training->rows_missed_steps()) {
+    if (saved->training != nullptr && saved->training->rows_missed_steps()) {
       return absl::FailedPreconditionError(absl::StrCat(
           saved->dir,
           ": its tables decay as a whole (--table_weight_decay_mode=table), so every row changes "

@@ -21,9 +21,9 @@ constexpr char kExamples[] =
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
 // What --dense_arch_layer_sizes leaves to us.
-void Resolve(DlrmOptions* options, const TrainerFlags& flags) {
+void Resolve(DlrmOptions* options, const ModelSettings& settings) {
   if (!options->dense_arch_layer_sizes.empty()) return;
-  options->dense_arch_layer_sizes = {512, 256, 64, flags.options.embedding_dim};
+  options->dense_arch_layer_sizes = {512, 256, 64, settings.embedding_dim};
 }
 
 }  // namespace

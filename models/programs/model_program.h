@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "models/programs/train_program.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 #include "models/zoo/model_flags.h"
 
 namespace hotrow {
@@ -31,7 +31,7 @@ struct ModelProgram {
   std::string over_arch_help =
       "layer outputs of the MLP over embeddings and dense features; the last one is 1";
   // TrainProgram::resolve_model_flags; may be null.
-  std::function<void(Options* options, const TrainerFlags& flags)> resolve;
+  std::function<void(Options* options, const ModelSettings& settings)> resolve;
   std::vector<FlagPreset> presets;  // TrainProgram
   std::function<absl::StatusOr<std::unique_ptr<GraphModel>>(const Options& options,
                                                             const ExecContext& ctx)>
@@ -55,18 +55,18 @@ int RunModelProgram(ModelProgram<Options> program, int argc, const char* const* 
                         set);
   };
   if (program.resolve) {
-    train.resolve_model_flags = [&](const TrainerFlags& flags) {
-      program.resolve(&options, flags);
+    train.resolve_model_flags = [&](const ModelSettings& settings) {
+      program.resolve(&options, settings);
     };
   }
   if constexpr (requires { Options::TableColumns(int64_t{1}); }) {
-    train.table_columns = [](const TrainerFlags& flags) {
-      return Options::TableColumns(flags.options.embedding_dim);
+    train.table_columns = [](const ModelSettings& settings) {
+      return Options::TableColumns(settings.embedding_dim);
     };
   }
-  train.make_model = [&](const TrainerFlags& flags, const DataSchema& schema,
+  train.make_model = [&](const ModelSettings& settings, const DataSchema& schema,
                          const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return program.create(CompleteModelOptions(options, flags, schema), ctx);
+    return program.create(CompleteModelOptions(options, settings, schema), ctx);
   };
   return RunTrainProgram(train, argc, argv);
 }

@@ -15,6 +15,7 @@
 #include "base/device_stream.h"
 #include "base/env.h"
 #include "base/exec_context.h"
+#include "base/flag_text.h"
 #include "base/out_of_room.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
@@ -25,6 +26,7 @@
 #include "comm/create_communicator.h"
 #include "models/data/file_source.h"
 #include "models/data/open_data_source.h"
+#include "models/programs/trainer_flags.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/train/access_recorder.h"
 #include "models/train/report.h"
@@ -190,6 +192,13 @@ absl::StatusOr<std::optional<SavedVocabulary>> FindSavedVocabulary(const Trainer
   return out;
 }
 
+ModelSettings SettingsOf(const TrainerFlags& flags) {
+  return {.embedding_dim = flags.options.embedding_dim,
+          .batch_size = flags.options.batch_size,
+          .seed = flags.options.seed,
+          .precision = flags.options.precision};
+}
+
 // What is left once the ranks know each other: all of a process that is alone.
 absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags& flags,
                    TrainerOptions options, Communicator& communicator) {
@@ -238,7 +247,7 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
   const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {
-    return program.make_model(flags, schema, ctx);
+    return program.make_model(SettingsOf(flags), schema, ctx);
   };
   HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model, ctx));
   if (!first) return report.access_status;
@@ -305,11 +314,11 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   UseDeviceOfRank(flags.options.device, ranks);
   HOTROW_RETURN_IF_ERROR(
       ResolveTrainerFlags(&flags, comm == CommKind::kSingle ? 1 : ranks.local_world_size));
-  if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);
+  if (program.resolve_model_flags != nullptr) program.resolve_model_flags(SettingsOf(flags));
   // The flags stay as the report shows them.
   TrainerOptions options = flags.options;
   if (program.table_columns != nullptr) {
-    options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
+    options.embedding_dim = static_cast<int32_t>(program.table_columns(SettingsOf(flags)));
   }
   options.shape = ModelShape(set);
   options.settings = RunSettings(set);

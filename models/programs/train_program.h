@@ -8,12 +8,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "base/flag_set.h"
-#include "models/data/data_source.h"
-#include "models/programs/trainer_flags.h"
+#include "models/data/data_schema.h"
 #include "models/zoo/ctr_model.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
+
+// The flags of all programs that models are made from, resolved.
+struct ModelSettings {
+  int32_t embedding_dim = 0;
+  int64_t batch_size = 0;
+  uint64_t seed = 0;
+  DensePrecision precision = DensePrecision::kFp32;
+};
 
 // The parts of a training program that differ: its name, its texts for --help, and its model with
 // its flags. The flags write into the model's options, which the functions here capture and which
@@ -28,24 +37,25 @@ struct TrainProgram {
   std::function<void(FlagSet* set)> add_model_flags;
   // Sets the model's flags that were left to the program, so that the report shows the values used.
   // Called once, after the common flags are resolved; may be null.
-  std::function<void(const TrainerFlags& flags)> resolve_model_flags;
+  std::function<void(const ModelSettings& settings)> resolve_model_flags;
   // Columns of each table for these flags; null: --embedding_dim.
-  std::function<int64_t(const TrainerFlags& flags)> table_columns;
+  std::function<int64_t(const ModelSettings& settings)> table_columns;
   // Makes the model for this data, on ctx's device. Errors name the flag and the remedy.
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(
-      const TrainerFlags& flags, const DataSchema& schema, const ExecContext& ctx)>
+      const ModelSettings& settings, const DataSchema& schema, const ExecContext& ctx)>
       make_model;
 };
 
 // Completes the options of a model, set by its flags, from the common flags and the data.
 template <typename Options>
-Options CompleteModelOptions(Options options, const TrainerFlags& flags, const DataSchema& schema) {
+Options CompleteModelOptions(Options options, const ModelSettings& settings,
+                             const DataSchema& schema) {
   options.num_dense = schema.num_dense;
   options.num_sparse = static_cast<int32_t>(schema.features.size());
-  options.embedding_dim = flags.options.embedding_dim;
-  options.seed = flags.options.seed;
-  options.max_batch_size = flags.options.batch_size;
-  options.precision = flags.options.precision;
+  options.embedding_dim = settings.embedding_dim;
+  options.seed = settings.seed;
+  options.max_batch_size = settings.batch_size;
+  options.precision = settings.precision;
   if constexpr (requires { options.features; }) {
     for (const DataFeature& feature : schema.features) {
       options.features.push_back({feature.name, feature.table, feature.max_hotness});

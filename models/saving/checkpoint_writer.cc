@@ -49,7 +49,7 @@ struct CheckpointWriter::Impl {
     kReleasing,   // snapshots of all ranks are committed, and old ones dropped
   };
 
-  // o.dir has no slash at its end.
+  // o.dir has no slash at its end, and there is an o.env.
   explicit Impl(const CheckpointWriterOptions& o)
       : options(o), env(*o.env), group(o.communicator), history(*o.env, o.dir, group) {}
 
@@ -116,9 +116,10 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
     const CheckpointWriterOptions& options) {
   CheckpointWriterOptions plain = options;
   plain.dir = WithoutEndingSlashes(options.dir);
+  if (plain.env == nullptr) plain.env = &PosixEnv();
   auto impl = std::make_unique<Impl>(plain);
   const std::string& dir = plain.dir;
-  Env& env = *options.env;
+  Env& env = impl->env;
   const std::string tables_dir = impl->history.tables_dir();
   if (const absl::Status status = CreateDirsDurably(env, tables_dir); !status.ok()) {
     return impl->Refused(std::string(status.message()));

@@ -8,14 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/env.h"
 #include "embedding/embedding_collection.h"
-#include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
 
 namespace hotrow {
 
 class Communicator;
+class Env;
 class TraceRecorder;
 
 struct CheckpointWriterOptions {
@@ -23,7 +22,7 @@ struct CheckpointWriterOptions {
   int64_t keep = 2;  // checkpoints that stay; at least 1
   // false: all work runs inside the calls, in one order, for tests that fail each file call in turn
   bool background = true;
-  Env* env = nullptr;              // required
+  Env* env = nullptr;              // of all files; not owned; null: the real file system
   TraceRecorder* trace = nullptr;  // spans "checkpoint_begin", "checkpoint_commit"
 
   // Connects the ranks of this run. Each has its own rows and writer; all see the same `dir`.

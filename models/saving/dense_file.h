@@ -2,7 +2,6 @@
 #define HOTROW_MODELS_SAVING_DENSE_FILE_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,19 +14,6 @@ namespace hotrow {
 
 // The files beside a manifest that are read whole: dense parameters with their optimizer state, as
 // safetensors, and the residuals of each rank's gradients.
-
-// Dense parameters, their optimizer state, and their running average. Arrays that are not kept are
-// empty.
-template <typename Float>
-struct DenseArrays {
-  std::span<Float> parameters;
-  std::span<Float> momentum1;
-  std::span<Float> momentum2;
-  std::span<Float> average;
-
-  // What evaluation and scoring compute with.
-  std::span<Float> scoring() const { return average.empty() ? parameters : average; }
-};
 
 struct DenseVectors {
   std::vector<float> parameters;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/row_key.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "models/data/npy.h"
 #include "models/saving/model_rows.h"

@@ -25,6 +25,7 @@
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/training_state_impl.h"
 #include "store/open.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -225,7 +226,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   out.residuals = ParseRankFiles(top, "residuals", ranks, wrong);
   out.counters = ParseRankFiles(top, "counters", ranks, wrong);
   if (out.is_checkpoint && top.Has("training")) {
-    out.training = ParseTraining(top.Object("training"), "training", wrong);
+    out.training =
+        std::make_shared<const TrainingState>(ParseTraining(top.Object("training"), "training", wrong));
   }
   return out;
 }
@@ -315,7 +317,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   if (model.parts.size() > 1) required.push_back(kRequiresRanks);
   if (narrow) required.push_back(kRequiresWeightsPrecision);
   if (model.vocabulary.has_value()) required.push_back(kRequiresVocabulary);
-  if (model.training.has_value() && model.training->rows_missed_steps()) {
+  if (model.training != nullptr && model.training->rows_missed_steps()) {
     required.push_back(kRequiresLearningRates);
   }
   if (!model.blobs.empty()) required.push_back(kRequiresBlobs);
@@ -340,7 +342,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   WriteBlobs(model, &json);
   WriteRankFiles("residuals", model.residuals, &json);
   WriteRankFiles("counters", model.counters, &json);
-  if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
+  if (model.training != nullptr) json["training"] = TrainingToJson(*model.training);
   return SealJson(std::move(json));
 }
 

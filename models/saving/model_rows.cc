@@ -8,6 +8,7 @@
 #include "models/saving/checkpoint.h"
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/saved_part.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 
@@ -25,7 +26,7 @@ absl::StatusOr<ModelRows> OpenModelRows(Env& env, const std::string& path) {
     return out;
   }
   HOTROW_ASSIGN_OR_RETURN(out.model, ReadCheckpoint(env, path));
-  if (out.model.training.has_value() && out.model.training->rows_missed_steps()) {
+  if (out.model.training != nullptr && out.model.training->rows_missed_steps()) {
     return absl::FailedPreconditionError(absl::StrCat(
         out.model.dir,
         ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "

@@ -17,6 +17,7 @@
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/training_state_impl.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -113,7 +114,7 @@ PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
   if (top.Has("training")) {
     absl::StatusOr<TrainingState> training = TrainingStateFromJson(top.Object("training").dump());
     if (training.ok()) {
-      model.training = *std::move(training);
+      model.training = std::make_shared<const TrainingState>(*std::move(training));
     } else if (wrong->empty()) {
       *wrong = absl::StrCat("\"training\": ", std::string(training.status().message()));
     }
@@ -180,7 +181,7 @@ std::string PortableManifest(const PortableModel& portable) {
   WriteVocabularyFile(model, &json);
   WriteScoringData(model, &json);
   WriteBlobs(model, &json);
-  if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
+  if (model.training != nullptr) json["training"] = TrainingToJson(*model.training);
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -27,6 +27,7 @@
 #include "ops/rows/row_layout.h"
 #include "ops/training/dense_optimizer.h"
 #include "store/store_facts.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -200,7 +201,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
         absl::StrCat("shard_bytes must be at least 1, is ", options.shard_bytes));
   }
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(env, options.checkpoint));
-  if (saved.training.has_value() && saved.training->rows_missed_steps()) {
+  if (saved.training != nullptr && saved.training->rows_missed_steps()) {
     return absl::FailedPreconditionError(absl::StrCat(
         saved.dir,
         ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "

@@ -9,6 +9,7 @@
 #include "base/exec_context.h"
 #include "models/saving/portable_tables_impl.h"
 #include "ops/rows/row_codec.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 namespace {

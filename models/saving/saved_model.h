@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,13 +12,40 @@
 #include "base/row_lines.h"
 #include "base/unique_id.h"
 #include "embedding/table_policies.h"
-#include "models/saving/scoring_data.h"
-#include "models/saving/training_state.h"
 #include "ops/rows/initializer.h"
 #include "ops/rows/weights_precision.h"
+#include "ops/update/sparse_optimizer_config.h"
 #include "store/snapshot.h"
 
 namespace hotrow {
+
+struct TrainingState;
+
+// What scoring needs of a model that neither rows nor parameters show: what its data mean, and how
+// the run that trained it evaluates. Member `scoring` of manifests (docs/formats/saved_model.md).
+struct ScoringData {
+  // The bounds of a feature, as DataFeature has them.
+  struct Bounds {
+    int64_t num_embeddings = 0;
+    int64_t max_hotness = 0;
+    friend bool operator==(const Bounds&, const Bounds&) = default;
+  };
+
+  std::vector<std::string> labels;  // one for each task
+  std::vector<Bounds> features;     // those of SavedModel::features, in their order
+  std::string table_schema;         // TableSchemaText; empty: the data are no delimited text
+
+  // Those of the trainer's settings (models/train/trainer_settings.h) that are of the tables'
+  // optimizer, and the precision of products, as texts.
+  std::vector<std::pair<std::string, std::string>> settings;
+  // Where tables decay as a whole, in a saved model, whose rows have made up for all steps: the
+  // steps that keys without a row make up for, from `first_step` on. A checkpoint has them in its
+  // TrainingState.
+  int64_t first_step = 0;
+  std::vector<LearningRateRun> learning_rates;
+
+  friend bool operator==(const ScoringData&, const ScoringData&) = default;
+};
 
 // A trained model in a directory: tables and dense parameters, both with their optimizer state, and
 // the step. docs/formats/saved_model.md has the layout. The manifest is written last and names the
@@ -123,9 +151,22 @@ struct SavedModel {
 
   // In checkpoints; one that was imported may have none.
   bool is_checkpoint = false;
-  std::optional<TrainingState> training;
-  std::vector<Residuals> residuals;  // by rank, of all of them; empty: none were kept
-  std::vector<Counters> counters;    // the same
+  std::shared_ptr<const TrainingState> training;  // models/saving/training_state.h
+  std::vector<Residuals> residuals;               // by rank, of all of them; empty: none were kept
+  std::vector<Counters> counters;                 // the same
+};
+
+// Dense parameters, their optimizer state, and their running average. Arrays that are not kept are
+// empty.
+template <typename Float>
+struct DenseArrays {
+  std::span<Float> parameters;
+  std::span<Float> momentum1;
+  std::span<Float> momentum2;
+  std::span<Float> average;
+
+  // What evaluation and scoring compute with.
+  std::span<Float> scoring() const { return average.empty() ? parameters : average; }
 };
 
 }  // namespace hotrow

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "base/row_key.h"
+#include "base/row_line_fields.h"
 #include "base/row_lines.h"
 #include "embedding/embedding_collection.h"
 #include "models/saving/portable_tables.h"

@@ -1,10 +1,9 @@
-#include "models/saving/scoring_data.h"
+#include "models/saving/manifest_json_impl.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "models/json/json_text.h"
-#include "models/saving/manifest_json_impl.h"
 #include "models/saving/training_state_impl.h"
 
 namespace hotrow {

@@ -12,7 +12,7 @@
 #include "models/serving/onnx_rows_impl.h"
 #include "models/serving/scorer.h"
 #include "models/serving/serving_model_impl.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 namespace {

@@ -25,6 +25,7 @@
 #include "models/saving/vocabulary_file.h"
 #include "models/serving/score_session_impl.h"
 #include "models/serving/serving_model_impl.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow::internal {
 namespace {
@@ -127,7 +128,7 @@ class ModelReader {
     if (model.scoring.has_value()) {
       return ApplyScoringSettings(model.scoring->settings, model.dir, &settings_);
     }
-    if (model.training.has_value()) {
+    if (model.training != nullptr) {
       return ApplyScoringSettings(model.training->settings, model.dir, &settings_);
     }
     model_->notes.emplace_back(
@@ -311,7 +312,7 @@ class ModelReader {
     out.keeps_steps = chain_.has_value() && out.rows_dir.empty();
     out.memory_bytes =
         options_.memory_bytes > 0 ? options_.memory_bytes : std::numeric_limits<int64_t>::max();
-    if (model.training.has_value()) {
+    if (model.training != nullptr) {
       out.first_step = model.training->first_step;
       out.learning_rates = model.training->learning_rates;
       out.rows_missed_steps = model.training->rows_missed_steps();

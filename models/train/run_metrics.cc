@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/exposition.h"
-#include "embedding/collection_metrics.h"
+#include "embedding/stats.h"
 
 namespace hotrow {
 namespace {

@@ -22,6 +22,7 @@
 #include "models/saving/vocabulary_file.h"
 #include "models/train/run_settings.h"
 #include "ops/products/processor_kind.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -72,7 +73,7 @@ absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
   if (!start.saved.has_value()) return absl::OkStatus();
   const SavedModel& saved = *start.saved;
   if (!start.resumed) {
-    if (saved.training.has_value() && saved.training->rows_missed_steps()) {
+    if (saved.training != nullptr && saved.training->rows_missed_steps()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "--init_from=", options.init_from,
           ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "
@@ -84,7 +85,7 @@ absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
                                 .train_anew = "train anew without --init_from"});
   }
   const std::string flag = absl::StrCat("--resume from ", saved.dir);
-  if (!saved.training.has_value()) {
+  if (saved.training == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat(flag,
                      ": it does not know where in the data its training stood; start from "

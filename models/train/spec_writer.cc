@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "embedding/storage_fields.h"
 #include "ops/training/dense_optimizer.h"
 #include "store/store_facts.h"
 

@@ -79,7 +79,7 @@ absl::StatusOr<std::optional<double>> RunDense(const StepParts& parts, const Exe
   {
     TraceSpan span(ctx.trace, "backward");
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
-                                                buffers.embedding_gradient()));
+                                                buffers.embedding_gradient(), {}));
   }
   if (parts.loss_scaler != nullptr) {
     HOTROW_RETURN_IF_ERROR(UnscaleRows(parts, ctx));

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
+#include "embedding/storage_fields.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
@@ -153,7 +154,7 @@ absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
   HOTROW_RETURN_IF_ERROR(ReadLosses(0));
   RunCheckpoints::Contents out = {.model = run_.Description()};
   out.model.step = run_.tables().steps();
-  TrainingState& state = out.model.training.emplace(before_validation_.value_or(at_));
+  TrainingState state = before_validation_.value_or(at_);
   state.settings = BitSettings(options_);
   state.processor = run_.processor();
   if (!before_validation_.has_value()) state.policy = policy_.state();
@@ -162,6 +163,7 @@ absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
   if (run_.loss_scaler() != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(state.loss_scale, run_.loss_scaler()->Save());
   }
+  out.model.training = std::make_shared<const TrainingState>(std::move(state));
   HOTROW_ASSIGN_OR_RETURN(out.dense, run_.dense().OnHost());
   return out;
 }

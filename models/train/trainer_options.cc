@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/whole_name.h"
 #include "comm/communicator.h"
+#include "embedding/storage_fields.h"
 #include "models/train/pretrained_rows.h"
 #include "models/train/report.h"
 #include "store/store_facts.h"

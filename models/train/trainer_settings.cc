@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "base/device.h"
 #include "base/enum_words.h"
+#include "cache/cache_policies.h"
 #include "cache/cache_policy.h"
 #include "ops/jagged.h"
 #include "ops/update/sparse_optimizer.h"

@@ -145,12 +145,6 @@ class CtrModel {
   // overwritten.
   virtual absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                 float* embedding_gradient, const BackwardHooks& hooks) = 0;
-  // Backward with no one to tell. A model brings it into its own scope by `using
-  // CtrModel::Backward`.
-  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                        float* embedding_gradient) {
-    return Backward(ctx, logit_gradient, embedding_gradient, BackwardHooks());
-  }
 
   // Memory of device(). Checkpoints and hashes read a copy.
   virtual std::span<float> parameters() = 0;

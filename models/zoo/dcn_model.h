@@ -8,8 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/model_options.h"
+#include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 
@@ -45,7 +44,7 @@ struct DcnOptions : ModelOptions {
 // parallel structure "cross_logit", the weights of x_L [W]; "over", an MLP.
 class DcnModel {
  public:
-  // ctx says where it computes, see GraphModel::Create.
+  // ctx says where it computes, see ModelGraph.
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DcnOptions& options,
                                                             const ExecContext& ctx = {});
 };

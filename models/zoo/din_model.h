@@ -9,8 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/model_options.h"
+#include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 
@@ -41,7 +40,7 @@ struct DinOptions : ModelOptions {
 // Parts: "attention0" ..., one for each history; "mlp". The planner is told of the MLP alone.
 class DinModel {
  public:
-  // ctx says where it computes, see GraphModel::Create.
+  // ctx says where it computes, see ModelGraph.
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DinOptions& options,
                                                             const ExecContext& ctx = {});
 };

@@ -7,8 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/model_options.h"
+#include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 
@@ -38,7 +37,7 @@ struct DlrmOptions : ModelOptions {
 // Parts: "bottom" and "top", MLPs.
 class DlrmModel {
  public:
-  // ctx says where it computes, see GraphModel::Create.
+  // ctx says where it computes, see ModelGraph.
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DlrmOptions& options,
                                                             const ExecContext& ctx = {});
 };

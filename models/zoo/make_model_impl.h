@@ -10,7 +10,7 @@
 #include "base/exec_context.h"
 #include "base/flag_set.h"
 #include "base/status_macros.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 #include "models/zoo/model_flags.h"
 #include "models/zoo/model_kinds.h"
 #include "models/zoo/model_list.h"

@@ -8,8 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/model_options.h"
+#include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 
@@ -36,7 +35,7 @@ struct MmoeOptions : ModelOptions {
 // Parts: "expert0" ..., "gate0" ..., "tower0" .... The planner is told of the last tower alone.
 class MmoeModel {
  public:
-  // ctx says where it computes, see GraphModel::Create.
+  // ctx says where it computes, see ModelGraph.
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const MmoeOptions& options,
                                                             const ExecContext& ctx = {});
 };

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "models/zoo/din_model.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 #include "ops/products/dense_precision.h"
 
 namespace hotrow {

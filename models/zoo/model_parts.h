@@ -10,7 +10,9 @@
 #include "absl/status/status.h"
 #include "base/device.h"
 #include "models/zoo/ctr_model.h"
-#include "models/zoo/model_options.h"
+#include "models/zoo/layers/layer.h"
+#include "models/zoo/layers/model_graph.h"
+#include "ops/layers/columns.h"
 
 // What the models of this folder share: checks in one wording, and calls that may be null.
 namespace hotrow {
@@ -26,6 +28,17 @@ absl::Status CheckLogitLayerSizes(std::string_view flag, const std::vector<int32
 absl::Status CheckCommonOptions(std::string_view name, const ModelOptions& options);
 // Those and the layers of the MLP that gives the logit.
 absl::Status CheckDeepOptions(std::string_view name, const ModelOptions& options);
+
+// --- columns ---
+
+// The view for ops/layers/columns.h; T: float, or const float.
+template <typename T>
+Columns<T> ColumnsOf(const TensorView& view) {
+  return {.data = view.data,
+          .row_stride = view.row_stride,
+          .dim = view.packed() ? static_cast<int32_t>(view.shape.width()) : view.shape.dim,
+          .field_stride = view.field_stride};
+}
 
 // --- calls ---
 

@@ -8,8 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/model_options.h"
+#include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 
@@ -30,7 +29,7 @@ struct WideDeepOptions : ModelOptions {
 // Parts: "linear" and "bias", see AddWideLogit; "mlp".
 class WideDeepModel {
  public:
-  // ctx says where it computes, see GraphModel::Create.
+  // ctx says where it computes, see ModelGraph.
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const WideDeepOptions& options,
                                                             const ExecContext& ctx = {});
 };

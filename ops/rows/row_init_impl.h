@@ -8,6 +8,7 @@
 #include "base/macros.h"
 #include "base/philox.h"
 #include "ops/rows/row_init.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow::internal {
 

@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "ops/rows/row_layout_impl.h"
+#include "ops/update/sparse_optimizer.h"
 #include "ops/validate.h"
 
 namespace hotrow {

@@ -1,9 +1,11 @@
 #ifndef HOTROW_OPS_ROWS_ROW_LAYOUT_H_
 #define HOTROW_OPS_ROWS_ROW_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
-#include "base/row_lines.h"
+#include "base/row_line_fields.h"
 #include "ops/rows/weights_precision.h"
 #include "ops/update/sparse_optimizer_config.h"
 
@@ -29,6 +31,10 @@ struct RowLayout {
   bool scored() const { return score_offset >= 0; }
   RowLineFields line_fields() const { return {step_offset, score_offset}; }
 };
+
+// Writes weights as they are stored, each rounded to the nearest. out: weights.size() *
+// WeightBytes(precision) bytes.
+void NarrowWeights(WeightsPrecision precision, std::span<const float> weights, std::byte* out);
 
 }  // namespace hotrow
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "ops/half_impl.h"
+#include "ops/rows/row_layout.h"
 
 namespace hotrow {
 

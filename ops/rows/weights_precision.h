@@ -1,9 +1,7 @@
 #ifndef HOTROW_OPS_ROWS_WEIGHTS_PRECISION_H_
 #define HOTROW_OPS_ROWS_WEIGHTS_PRECISION_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -35,10 +33,6 @@ std::string_view WeightsPrecisionName(WeightsPrecision precision);
 constexpr int64_t WeightBytes(WeightsPrecision precision) {
   return precision == WeightsPrecision::kFp32 ? 4 : 2;
 }
-
-// Writes weights as they are stored, each rounded to the nearest. out: weights.size() *
-// WeightBytes(precision) bytes.
-void NarrowWeights(WeightsPrecision precision, std::span<const float> weights, std::byte* out);
 
 }  // namespace hotrow
 

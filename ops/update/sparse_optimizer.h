@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
@@ -12,6 +14,22 @@ namespace hotrow {
 
 struct RowLayout;
 class StepHistory;
+
+// Properties of an optimizer besides its formula, which declares them
+// (sparse_optimizer_formulas_impl.h).
+struct SparseOptimizerFacts {
+  SparseOptimizerKind kind;
+  std::string_view name;  // "rowwise_adagrad"
+  int32_t column_states;  // floats of state for each column: D of the first, D of the second
+  bool row_state;         // one more float for the row, behind them
+  int32_t accumulator;    // which of these arrays begins at initial_accumulator; -1: none
+};
+// All of them, in the order of SparseOptimizerKind.
+std::span<const SparseOptimizerFacts> SparseOptimizers();
+const SparseOptimizerFacts& FactsOf(SparseOptimizerKind kind);
+
+// How many floats of state a row of `dim` columns carries.
+int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim);
 
 // Dimensions: U rows, D columns.
 //

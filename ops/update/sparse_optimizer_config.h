@@ -2,7 +2,6 @@
 #define HOTROW_OPS_UPDATE_SPARSE_OPTIMIZER_CONFIG_H_
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -23,19 +22,6 @@ enum class SparseOptimizerKind {
   kLamb,                // state: momentum1 [D], momentum2 [D]
   kPartialRowWiseLamb,  // state: momentum1 [D], momentum2 [1]
 };
-
-// Properties of an optimizer besides its formula, which declares them
-// (sparse_optimizer_formulas_impl.h).
-struct SparseOptimizerFacts {
-  SparseOptimizerKind kind;
-  std::string_view name;  // "rowwise_adagrad"
-  int32_t column_states;  // floats of state for each column: D of the first, D of the second
-  bool row_state;         // one more float for the row, behind them
-  int32_t accumulator;    // which of these arrays begins at initial_accumulator; -1: none
-};
-// All of them, in the order of SparseOptimizerKind.
-std::span<const SparseOptimizerFacts> SparseOptimizers();
-const SparseOptimizerFacts& FactsOf(SparseOptimizerKind kind);
 
 // The kind of a name. The error of an unknown one lists all.
 absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name);
@@ -76,9 +62,6 @@ struct SparseOptimizerConfig {
   absl::Status Validate() const;  // names the field, the limit and the value it got
   friend bool operator==(const SparseOptimizerConfig&, const SparseOptimizerConfig&) = default;
 };
-
-// How many floats of state a row of `dim` columns carries.
-int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim);
 
 // Steps in a row that had one factor of the learning rate: those behind the run before, up to
 // last_step.

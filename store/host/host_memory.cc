@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/device_stream.h"
 #include "base/exec_context.h"
+#include "base/host_pages.h"
 #include "base/math.h"
 #include "base/thread.h"
 #include "store/host/host_memory_impl.h"

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
 #include "base/device.h"
+#include "base/host_pages.h"
 #include "base/host_registration.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"

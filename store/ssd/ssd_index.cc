@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/host_pages.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "store/host/host_index_impl.h"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host_pages.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/row_line_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_util.h"

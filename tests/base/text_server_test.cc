@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fetch_text.h"
 #include "base/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

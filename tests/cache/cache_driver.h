@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/device_memory.h"
 #include "base/device_stream.h"
+#include "cache/cache_policies.h"
 #include "cache/cache_policy.h"
 #include "cache/row_cache.h"
 #include "cache/row_cache_cpu_impl.h"

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
+#include "cache/cache_policies.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/support/gpu_test.h"
 

@@ -27,6 +27,11 @@ libdir=${libdir#./}
 [[ -n $libdir && -f $first/$libdir/cmake/hotrow/hotrowConfig.cmake ]] || fail "no hotrow.pc and hotrowConfig.cmake"
 private=$(find "$first/include" -name '*_impl.*')
 [[ -z $private ]] || fail "private headers were installed: $private"
+# A surface that can be read in an evening.
+headers=$(find "$first/include" -name '*.h' | wc -l)
+lines=$(find "$first/include" -name '*.h' -exec cat {} + | wc -l)
+[[ $headers -le 60 && $lines -le 5000 ]] ||
+  fail "$headers headers with $lines lines were installed, at most 60 with 5000: what do users need of what came last?"
 "$first/bin/dlrm" --help >"$scratch/help" || fail "the installed dlrm --help failed"
 grep -q -- --cache_bytes "$scratch/help" || fail "the installed dlrm --help does not name --cache_bytes"
 for text in "$build" "$project_dir" "$first" Werror; do

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/storage_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/embedding/training.h"

@@ -1,4 +1,4 @@
-#include "embedding/collection_metrics.h"
+#include "embedding/stats.h"
 
 #include <algorithm>
 #include <map>

@@ -15,6 +15,7 @@
 #include "embedding/embedding_collection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ops/update/sparse_optimizer.h"
 #include "tests/embedding/device_tables.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"

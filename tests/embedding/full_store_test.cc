@@ -19,6 +19,7 @@
 #include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/storage_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/embedding/store_kinds.h"

@@ -20,6 +20,7 @@
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "base/row_line_fields.h"
 #include "base/status_macros.h"
 #include "comm/thread_communicator.h"
 #include "embedding/embedding_collection.h"

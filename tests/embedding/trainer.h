@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/storage_fields.h"
 #include "tests/embedding/training.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

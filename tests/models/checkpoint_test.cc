@@ -234,13 +234,15 @@ TEST(CheckpointTest, OneThatSaysLessGoesOn) {
   const std::string expected = Reference(SmallRun());
   ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
   HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadCheckpoint(env, kDir));
-  const size_t erased = std::erase_if(saved.training->settings, [](const auto& setting) {
+  TrainingState training = *saved.training;
+  const size_t erased = std::erase_if(training.settings, [](const auto& setting) {
     const std::string& name = setting.first;
     return name.find('.') != std::string::npos || name == "initializer" || name == "device" ||
            name == "weights_precision";
   });
   EXPECT_EQ(erased, 15u);
-  saved.training->processor.clear();
+  training.processor.clear();
+  saved.training = std::make_shared<const TrainingState>(training);
   const std::string manifest = SavedModelManifest(saved);
   ASSERT_THAT(manifest, Not(HasSubstr("weights_precision")));
   HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(saved.dir, "/manifest.json"), manifest));

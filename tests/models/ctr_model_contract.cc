@@ -105,7 +105,7 @@ TEST_P(CtrModelContract, AnEmptyBatchHasZeroGradients) {
   const ModelBatch batch = GetParam().Batch({}, 8, 1);
   EXPECT_FALSE(AllZero(RunPass({}, *model, batch, batch.logit_gradient).gradients));
   HOTROW_ASSERT_OK(model->Forward({}, {.batch_size = 0, .training = true, .step = 1}, {}));
-  HOTROW_ASSERT_OK(model->Backward({}, {}, nullptr));
+  HOTROW_ASSERT_OK(model->Backward({}, {}, nullptr, {}));
   EXPECT_TRUE(AllZero(model->gradients()));
 }
 
@@ -183,7 +183,7 @@ TEST_P(CtrModelContract, RefusesBatchesItHasNoRoomFor) {
   EXPECT_THAT(model->Forward({}, {.batch_size = 8}, std::span(logits).first(8 * tasks - 1)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("room for " + std::to_string(8 * tasks - 1) + " logits")));
-  EXPECT_THAT(model->Backward({}, logits, nullptr),
+  EXPECT_THAT(model->Backward({}, logits, nullptr, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Forward")));
 }
 
@@ -196,7 +196,7 @@ TEST_P(CtrModelContract, WorksOnTheDeviceOfItsContextAlone) {
   EXPECT_THAT(model->Forward({.device = Device::kCuda}, {.batch_size = 0, .training = true}, {}),
               refused);
   HOTROW_ASSERT_OK(model->Forward({}, {.batch_size = 0, .training = true, .step = 1}, {}));
-  EXPECT_THAT(model->Backward({.device = Device::kCuda}, {}, nullptr), refused);
+  EXPECT_THAT(model->Backward({.device = Device::kCuda}, {}, nullptr, {}), refused);
 }
 
 TEST_P(CtrModelContract, NamesTheFlagWhenSettingsDoNotFit) {

@@ -12,7 +12,7 @@
 #include "base/philox.h"
 #include "gtest/gtest.h"
 #include "models/zoo/ctr_model.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 #include "tests/models/model_test_util.h"
 
 namespace hotrow::test {

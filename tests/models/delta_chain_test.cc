@@ -100,7 +100,7 @@ class TrainingRun {
     model_.dense_optimizer = "adam";
     TrainingState training;
     training.settings = {{"batch_size", "8"}};
-    model_.training = training;
+    model_.training = std::make_shared<const TrainingState>(training);
     model_.is_checkpoint = true;
   }
 
@@ -146,7 +146,9 @@ class TrainingRun {
     model.step = tables_->steps();
     const std::vector<RowLines> lines = tables_->age_lines();
     for (size_t t = 0; t < lines.size(); ++t) model.tables[t].lines = lines[t];
-    model.training->steps = model.step;
+    TrainingState training = *model_.training;
+    training.steps = model.step;
+    model.training = std::make_shared<const TrainingState>(training);
     model.parts = {{.store = std::string(StoreKindName(store_)),
                     .tables_dir = TablesDir(),
                     .snapshot = snapshot,
@@ -425,7 +427,7 @@ TEST(DeltaChainTest, OtherFormsAreRefusedOrServe) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const PortableModel applied,
                                 ReadPortableManifest(copy, "/applied", false));
     EXPECT_EQ(applied.model.tables[0].optimizer, "sgd");
-    EXPECT_FALSE(applied.model.training.has_value());
+    EXPECT_EQ(applied.model.training, nullptr);
     HOTROW_ASSERT_OK_AND_ASSIGN(const Rows full, ReadRows(copy, "/full"));
     HOTROW_ASSERT_OK_AND_ASSIGN(const Rows rows, ReadRows(copy, "/applied"));
     ASSERT_EQ(rows.size(), full.size());

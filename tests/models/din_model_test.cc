@@ -109,7 +109,7 @@ absl::Status Pass(const ExecContext& ctx, GraphModel& model, Batch& batch,
   embedding_gradient->resize(batch.pooled.embeddings.size());
   HOTROW_RETURN_IF_ERROR(model.Forward(ctx, input, *logits));
   std::vector<float> logit_gradient = batch.pooled.logit_gradient;
-  return model.Backward(ctx, logit_gradient, embedding_gradient->data());
+  return model.Backward(ctx, logit_gradient, embedding_gradient->data(), {});
 }
 
 TEST(DinModelTest, ForwardAndBackwardMatchTheReference) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/env.h"
+#include "base/flag_text.h"
 #include "base/machine_limits.h"
 #include "gtest/gtest.h"
 #include "models/data/file_source.h"

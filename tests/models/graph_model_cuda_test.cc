@@ -14,7 +14,7 @@
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 #include "models/zoo/mmoe_model.h"
 #include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"
@@ -208,7 +208,7 @@ StepResult StepOnCpu(const CreateModel& create, const test::ModelBatch& batch, i
                                       .gradient = logit_gradient.data(),
                                       .mean_over = mean_over,
                                       .loss = &r.loss}));
-  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data()));
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data(), {}));
   r.gradients.assign(model.gradients().begin(), model.gradients().end());
   std::vector<float> m1(r.gradients.size()), m2(r.gradients.size());
   const DenseTensor all = {model.parameters(), model.gradients(), m1, m2};
@@ -272,7 +272,8 @@ StepResult StepOnGpu(const CreateModel& create, const test::ModelBatch& batch, s
                             .loss = loss.data(),
                             .workspace = workspace.data(),
                             .workspace_bytes = static_cast<int64_t>(workspace.size())}));
-    HOTROW_EXPECT_OK(model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data()));
+    HOTROW_EXPECT_OK(
+        model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data(), {}));
     const DenseTensor all = {
         model.parameters(), model.gradients(), {m1.data(), m1.size()}, {m2.data(), m2.size()}};
     HOTROW_EXPECT_OK(DenseUpdate(ctx, kAdam, {&all, 1}, 1.0f, 1));
@@ -518,7 +519,7 @@ TEST(GraphModelCudaTest, RunningStatisticsFollowTheBatchOfAllSlices) {
       if (!training) break;
       HOTROW_EXPECT_OK(model.Backward(
           ctx, on_gpu ? std::span<float>(gpu_gradient.data(), 37) : std::span<float>(gradient),
-          on_gpu ? embedding_gradient.data() : host_embedding_gradient.data()));
+          on_gpu ? embedding_gradient.data() : host_embedding_gradient.data(), {}));
       HOTROW_EXPECT_OK(model.EndStep(ctx, 74));
     }
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -596,7 +597,7 @@ DinResult DinOnCpu(const test::ModelBatch& batch, const std::vector<Rows>& rows)
   r.embedding_gradient.resize(batch.embeddings.size());
   std::vector<float> logit_gradient = batch.logit_gradient;
   HOTROW_EXPECT_OK(model.Forward({}, input, r.logits));
-  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data()));
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data(), {}));
   r.gradients.assign(model.gradients().begin(), model.gradients().end());
   return r;
 }
@@ -638,7 +639,7 @@ DinResult DinOnGpu(const test::ModelBatch& batch, const std::vector<Rows>& rows)
                              ::testing::HasSubstr("without offsets for the cuda")));
   for (size_t s = 0; s < rows.size(); ++s) sequences[s].device_offsets = there[s]->offsets.data();
   HOTROW_EXPECT_OK(model.Forward(ctx, input, {logits.data(), b}));
-  HOTROW_EXPECT_OK(model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data()));
+  HOTROW_EXPECT_OK(model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data(), {}));
   EXPECT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
   r.logits = logits.ToHost();
   r.embedding_gradient = embedding_gradient.ToHost();

@@ -191,7 +191,7 @@ SavedModel ModelOf(int ranks, bool is_checkpoint) {
     state.samples_in_epoch = 640;
     state.steps = 41;
     state.recent_loss = 0.5;
-    model.training = state;
+    model.training = std::make_shared<const TrainingState>(state);
   }
   if (ranks == 2) model.residuals = {{"residuals-00000", 32, 1}, {"residuals-00001", 32, 2}};
   return model;

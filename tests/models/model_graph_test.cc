@@ -217,7 +217,7 @@ TEST(ModelGraphTest, ColumnsThatNothingReadsHaveNoGradient) {
   std::vector<float> logits(1), logit_gradient = {1};
   std::vector<float> gradient(batch.embeddings.size(), std::numeric_limits<float>::quiet_NaN());
   HOTROW_ASSERT_OK(model->Forward({}, batch.Input(true, 1), logits));
-  HOTROW_ASSERT_OK(model->Backward({}, logit_gradient, gradient.data()));
+  HOTROW_ASSERT_OK(model->Backward({}, logit_gradient, gradient.data(), {}));
   EXPECT_EQ(gradient, (std::vector<float>{0, 2, 2, 0, 0, 2, 2, 0}));
 }
 

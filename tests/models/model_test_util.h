@@ -19,8 +19,8 @@
 #include "models/data/slice_batch.h"
 #include "models/zoo/ctr_model.h"
 #include "models/zoo/layers/batch_norm_layer.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/mlp_layer_impl.h"
+#include "models/zoo/layers/model_graph.h"
 #include "ops/layers/mlp.h"
 #include "ops/training/bce_loss.h"
 #include "tests/support/status_matchers.h"
@@ -199,7 +199,7 @@ inline void CheckModel(CtrModel& model, const ModelBatch& batch, const BatchRefe
   std::vector<float> logit_gradient = batch.logit_gradient;
   std::vector<float> embedding_gradient(batch.embeddings.size(),
                                         std::numeric_limits<float>::quiet_NaN());
-  HOTROW_ASSERT_OK(model.Backward({}, logit_gradient, embedding_gradient.data()));
+  HOTROW_ASSERT_OK(model.Backward({}, logit_gradient, embedding_gradient.data(), {}));
 
   const auto objective = [&] {
     const std::vector<double> at = expected_logits();
@@ -299,7 +299,7 @@ inline ModelPass RunPass(const ExecContext& ctx, CtrModel& model, const ModelBat
   pass.logits.resize(batch.logit_gradient.size());
   pass.embedding_gradient.resize(batch.embeddings.size());
   HOTROW_EXPECT_OK(model.Forward(ctx, batch.Input(/*training=*/true, 1), pass.logits));
-  HOTROW_EXPECT_OK(model.Backward(ctx, logit_gradient, pass.embedding_gradient.data()));
+  HOTROW_EXPECT_OK(model.Backward(ctx, logit_gradient, pass.embedding_gradient.data(), {}));
   pass.gradients.assign(model.gradients().begin(), model.gradients().end());
   return pass;
 }
@@ -383,7 +383,7 @@ inline void CheckHookErrors(CtrModel& model, const ModelBatch& batch) {
   input.await_embeddings = [&] { return error; };
   EXPECT_EQ(model.Forward({}, input, logits), error);
   std::vector<float> logit_gradient = batch.logit_gradient;
-  EXPECT_THAT(model.Backward({}, logit_gradient, embedding_gradient.data()),
+  EXPECT_THAT(model.Backward({}, logit_gradient, embedding_gradient.data(), {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr("Forward")));
 
   for (int fail_at = 0;; ++fail_at) {
@@ -446,7 +446,7 @@ inline ModelPass RunLossPass(CtrModel& model, const ModelBatch& batch,
   }
   pass.logits = std::move(logits);
   pass.embedding_gradient.resize(batch.embeddings.size());
-  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, pass.embedding_gradient.data()));
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, pass.embedding_gradient.data(), {}));
   pass.gradients.assign(model.gradients().begin(), model.gradients().end());
   return pass;
 }

@@ -424,7 +424,6 @@ class ForeignModel : public CtrModel {
   absl::Status Forward(const ExecContext&, const Input&, std::span<float>) override {
     return absl::OkStatus();
   }
-  using CtrModel::Backward;
   absl::Status Backward(const ExecContext&, std::span<float>, float*,
                         const BackwardHooks&) override {
     return absl::OkStatus();

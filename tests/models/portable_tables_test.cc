@@ -13,6 +13,7 @@
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/portable_tables_writer.h"
 #include "ops/rows/row_layout.h"
+#include "ops/update/sparse_optimizer.h"
 #include "store/host/host_store.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"

@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "comm/thread_communicator.h"
 #include "embedding/ranks/shard_map.h"
+#include "embedding/storage_fields.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/checkpoint_writer.h"

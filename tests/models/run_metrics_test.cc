@@ -17,6 +17,7 @@
 #include "base/env.h"
 #include "base/exposition.h"
 #include "base/exposition_reader.h"
+#include "base/fetch_text.h"
 #include "base/text_server.h"
 #include "base/trace.h"
 #include "gmock/gmock.h"

@@ -15,6 +15,7 @@
 #include "base/env.h"
 #include "base/exposition.h"
 #include "base/exposition_reader.h"
+#include "base/fetch_text.h"
 #include "base/matrix_view.h"
 #include "base/text_server.h"
 #include "base/trace.h"

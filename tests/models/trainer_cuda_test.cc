@@ -15,7 +15,7 @@
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/model_graph.h"
 #include "models/zoo/mmoe_model.h"
 #include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"

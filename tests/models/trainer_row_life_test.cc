@@ -26,6 +26,7 @@
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
+#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "base/buffer.h"
 #include "ops/rows/row_init_impl.h"
+#include "ops/update/sparse_optimizer.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -1,6 +1,7 @@
 #include "ops/rows/row_layout.h"
 
 #include "gtest/gtest.h"
+#include "ops/update/sparse_optimizer.h"
 
 namespace hotrow {
 namespace {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "tests/support/status_matchers.h"

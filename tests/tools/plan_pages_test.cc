@@ -1,5 +1,6 @@
 // The page of a plan, and sweeps over ranks.
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>

@@ -1,5 +1,6 @@
 #include "tools/plan/plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>

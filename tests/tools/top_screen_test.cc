@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_split.h"
 #include "base/exposition_reader.h"
-#include "embedding/collection_metrics.h"
+#include "embedding/stats.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/train/run_metrics.h"

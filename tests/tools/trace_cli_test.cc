@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "cache/access_trace.h"
+#include "cache/cache_policies.h"
 #include "cache/cache_policy.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/storage_fields.h"
 #include "models/data/open_data_source.h"
 #include "models/train/batch_reader.h"
 #include "models/zoo/dlrm_model.h"
@@ -70,7 +71,7 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
                                           logits));
     // In the place of a loss.
     std::fill(logits.begin(), logits.end(), 1e-4f);
-    HOTROW_RETURN_IF_ERROR(model->Backward(bench->ctx, logits, gradient.data()));
+    HOTROW_RETURN_IF_ERROR(model->Backward(bench->ctx, logits, gradient.data(), {}));
     return std::move(step).Update({.pooled = {gradient.data(), kClickBatch, tables->pooled_dim()}});
   };
 

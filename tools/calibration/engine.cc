@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/storage_fields.h"
 #include "tools/calibration/measure.h"
 
 namespace hotrow {

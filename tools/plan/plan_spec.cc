@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/enum_words.h"
 #include "base/flag_set.h"
+#include "base/flag_text.h"
 #include "base/status_macros.h"
 #include "models/json/json_text.h"
 #include "ops/jagged.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
-#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/mlp_layer_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {

@@ -1,10 +1,11 @@
-#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/graph_model_impl.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
+#include "base/device_memory.h"
 #include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
@@ -13,13 +14,7 @@
 #include "models/zoo/model_parts.h"
 #include "ops/layers/columns.h"
 
-namespace hotrow {
-
-using internal::BackwardStep;
-using internal::ForwardStep;
-using internal::GraphPlan;
-using internal::Location;
-using internal::Move;
+namespace hotrow::internal {
 
 namespace {
 
@@ -35,34 +30,81 @@ MoveColumnsArgs::Kind KindOf(Move::Kind kind) {
   return MoveColumnsArgs::Kind::kZero;
 }
 
-}  // namespace
+class PlannedModel final : public GraphModel {
+ public:
+  PlannedModel(const ModelGraphOptions& options, std::vector<GraphNode> nodes, Device device)
+      : name_(options.name),
+        device_(device),
+        num_tasks_(options.num_tasks),
+        table_columns_(options.table_columns),
+        unpooled_features_(options.unpooled_features),
+        max_batch_size_(options.max_batch_size),
+        nodes_(std::move(nodes)),
+        plan_(std::make_unique<GraphPlan>(
+            PlanGraph(nodes_, {.num_dense = options.num_dense,
+                               .num_sparse = options.num_sparse,
+                               .table_columns = options.table_columns,
+                               .max_batch_size = options.max_batch_size}))) {}
 
-GraphModel::GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> nodes,
-                       Device device)
-    : name_(options.name),
-      device_(device),
-      num_tasks_(options.num_tasks),
-      table_columns_(options.table_columns),
-      unpooled_features_(options.unpooled_features),
-      max_batch_size_(options.max_batch_size),
-      nodes_(std::move(nodes)),
-      plan_(std::make_unique<GraphPlan>(
-          internal::PlanGraph(nodes_, {.num_dense = options.num_dense,
-                                       .num_sparse = options.num_sparse,
-                                       .table_columns = options.table_columns,
-                                       .max_batch_size = options.max_batch_size}))) {}
-GraphModel::~GraphModel() = default;
+  absl::Status Allocate(const ExecContext& ctx);
+  absl::Status InitParameters(const ExecContext& ctx, uint64_t seed);
 
-absl::StatusOr<std::unique_ptr<GraphModel>> GraphModel::Create(const ModelGraphOptions& options,
-                                                               std::vector<GraphNode> nodes,
-                                                               const ExecContext& ctx) {
-  std::unique_ptr<GraphModel> model(new GraphModel(options, std::move(nodes), ctx.device));
-  HOTROW_RETURN_IF_ERROR(model->Allocate(ctx));
-  HOTROW_RETURN_IF_ERROR(model->InitParameters(ctx, options.seed));
-  return model;
-}
+  std::string_view name() const override { return name_; }
+  DenseLayers layers() const override;
+  Device device() const override { return device_; }
+  int32_t num_tasks() const override { return num_tasks_; }
+  std::vector<int32_t> unpooled_features() const override { return unpooled_features_; }
+  bool reads_rows() const override;
+  bool reads_shared_rows() const override;
+  absl::Status Forward(const ExecContext& ctx, const Input& input,
+                       std::span<float> logits) override;
+  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                        float* embedding_gradient, const BackwardHooks& hooks) override;
+  std::span<float> parameters() override { return parameters_.span(); }
+  std::span<const float> gradients() const override { return gradients_.span(); }
+  std::span<float> mutable_gradients() override { return gradients_.span(); }
+  std::vector<ParameterRange> untrained_parameters() const override;
+  absl::Status EndStep(const ExecContext& ctx, int64_t samples) override;
+  absl::StatusOr<std::string> ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const override;
+  Part FindPart(std::string_view name) const override;
+  int64_t arena_bytes() const override { return arena_.bytes(); }
 
-absl::Status GraphModel::Allocate(const ExecContext& ctx) {
+ private:
+  // The arrays of the caller, those of a pass forward or back.
+  struct Arrays {
+    float* dense = nullptr;
+    float* embeddings = nullptr;
+    float* logits = nullptr;
+    const float* const* rows = nullptr;  // of embeddings, in their place
+  };
+
+  std::string EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs& inputs,
+                               OnnxGraph* graph) const;
+  absl::Status CheckSequences(const Input& input) const;
+  TensorView Resolve(const Location& location, const Arrays& arrays);
+  absl::Status Run(const ExecContext& ctx, std::span<const Move> moves, const Arrays& arrays);
+  absl::Status Run(const ExecContext& ctx, const ForwardStep& step, const Arrays& values);
+  absl::Status Run(const ExecContext& ctx, const BackwardStep& step, const Arrays& values,
+                   const Arrays& gradients, const BackwardHooks& hooks);
+
+  const std::string name_;
+  const Device device_;
+  const int32_t num_tasks_;
+  const int32_t table_columns_;
+  const std::vector<int32_t> unpooled_features_;
+  const int64_t max_batch_size_;
+  const std::vector<GraphNode> nodes_;
+  const std::unique_ptr<const GraphPlan> plan_;
+  DeviceMemory<float> parameters_;
+  DeviceMemory<float> gradients_;
+  DeviceMemory<float> arena_;
+  Input input_;                         // of the last Forward
+  std::vector<TensorView> inputs_;      // of the layer at work
+  std::vector<TensorView> outputs_;     // gradients of its inputs
+  std::vector<MoveColumnsArgs> moves_;  // of the step at work
+};
+
+absl::Status PlannedModel::Allocate(const ExecContext& ctx) {
   const auto allocate = [&](int64_t floats, DeviceMemory<float>* memory) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(
         *memory, DeviceMemory<float>::Create(floats, {ctx.device, ctx.stream, HugePages::kTry}));
@@ -73,7 +115,7 @@ absl::Status GraphModel::Allocate(const ExecContext& ctx) {
   return allocate(plan_->arena_floats, &arena_);
 }
 
-absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
+absl::Status PlannedModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
   HostBuffer<float> drawn;  // on another device: where they are drawn
   std::span<float> host = parameters();
   if (ctx.device != Device::kCpu) {
@@ -99,10 +141,10 @@ absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
   return stream.Wait();
 }
 
-DenseLayers GraphModel::layers() const { return plan_->layers; }
+DenseLayers PlannedModel::layers() const { return plan_->layers; }
 
 // What reads embeddings is layers that take rows, and they take all fields.
-bool GraphModel::reads_rows() const {
+bool PlannedModel::reads_rows() const {
   bool any = false;
   const auto takes = [&](const ForwardStep& step) {
     const auto is_embeddings = [](const Location& location) {
@@ -125,14 +167,14 @@ bool GraphModel::reads_rows() const {
          std::all_of(plan_->with_embeddings.begin(), plan_->with_embeddings.end(), takes) && any;
 }
 
-bool GraphModel::reads_shared_rows() const {
+bool PlannedModel::reads_shared_rows() const {
   return std::all_of(nodes_.begin(), nodes_.end(), [](const GraphNode& node) {
     return node.layer == nullptr || !node.layer->traits().sequences ||
            node.layer->traits().shared_rows;
   });
 }
 
-absl::StatusOr<std::string> GraphModel::ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const {
+absl::StatusOr<std::string> PlannedModel::ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, Device::kCpu));
   std::vector<std::string> values;  // of each node
   for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -175,8 +217,8 @@ absl::StatusOr<std::string> GraphModel::ToOnnx(const OnnxInputs& inputs, OnnxGra
   return values.back();
 }
 
-std::string GraphModel::EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs& inputs,
-                                         OnnxGraph* graph) const {
+std::string PlannedModel::EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs& inputs,
+                                           OnnxGraph* graph) const {
   const auto first = inputs.features.begin() + node.first_field;
   const int64_t fields = node.shape.fields;
   const std::string& name = node.name;
@@ -188,7 +230,7 @@ std::string GraphModel::EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs
   return graph->Reshape(name + "/output", columns, {0, node.shape.width()});
 }
 
-GraphModel::Part GraphModel::FindPart(std::string_view name) const {
+GraphModel::Part PlannedModel::FindPart(std::string_view name) const {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].layer == nullptr || nodes_[n].name != name) continue;
     return {.layer = nodes_[n].layer.get(), .offset = plan_->parameter_offsets[n]};
@@ -196,7 +238,7 @@ GraphModel::Part GraphModel::FindPart(std::string_view name) const {
   return {};
 }
 
-TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
+TensorView PlannedModel::Resolve(const Location& location, const Arrays& arrays) {
   TensorView view = {.row_stride = location.row_stride,
                      .shape = location.shape,
                      .field_stride = location.field_stride,
@@ -222,22 +264,22 @@ TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
   return view;
 }
 
-absl::Status GraphModel::Run(const ExecContext& ctx, std::span<const Move> moves,
-                             const Arrays& arrays) {
+absl::Status PlannedModel::Run(const ExecContext& ctx, std::span<const Move> moves,
+                               const Arrays& arrays) {
   moves_.clear();
   for (const Move& move : moves) {
     const TensorView to = Resolve(move.to, arrays);
     moves_.push_back({.kind = KindOf(move.kind),
                       .batch_size = input_.batch_size,
                       .width = static_cast<int32_t>(to.shape.width()),
-                      .from = Resolve(move.from, arrays).columns<const float>(),
-                      .to = to.columns<float>()});
+                      .from = ColumnsOf<const float>(Resolve(move.from, arrays)),
+                      .to = ColumnsOf<float>(to)});
   }
   return MoveColumns(ctx, moves_);
 }
 
-absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
-                             const Arrays& values) {
+absl::Status PlannedModel::Run(const ExecContext& ctx, const ForwardStep& step,
+                               const Arrays& values) {
   HOTROW_RETURN_IF_ERROR(Run(ctx, step.moves, values));
   const auto n = static_cast<size_t>(step.node);
   if (nodes_[n].layer == nullptr) return absl::OkStatus();
@@ -256,8 +298,9 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
                                    .sum_over_slices = input_.sum_over_slices});
 }
 
-absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, const Arrays& values,
-                             const Arrays& gradients, const BackwardHooks& hooks) {
+absl::Status PlannedModel::Run(const ExecContext& ctx, const BackwardStep& step,
+                               const Arrays& values, const Arrays& gradients,
+                               const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(Run(ctx, step.before, gradients));
   if (step.inputs || step.parameters) {
     const auto n = static_cast<size_t>(step.node);
@@ -286,8 +329,8 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, c
   return GradientsReady(hooks, step.ready_begin, step.ready_end);
 }
 
-absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
-                                 std::span<float> logits) {
+absl::Status PlannedModel::Forward(const ExecContext& ctx, const Input& input,
+                                   std::span<float> logits) {
   input_ = {};
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckForward(*this, input, max_batch_size_, logits));
@@ -318,7 +361,7 @@ absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
   return status;
 }
 
-absl::Status GraphModel::CheckSequences(const Input& input) const {
+absl::Status PlannedModel::CheckSequences(const Input& input) const {
   if (input.sequences.size() != unpooled_features_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         name_, ": ", input.sequences.size(), " sequences, expected ", unpooled_features_.size()));
@@ -341,8 +384,8 @@ absl::Status GraphModel::CheckSequences(const Input& input) const {
   return absl::OkStatus();
 }
 
-absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                                  float* embedding_gradient, const BackwardHooks& hooks) {
+absl::Status PlannedModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                                    float* embedding_gradient, const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckBackward(*this, input_, logit_gradient));
   const Arrays values = {.dense = const_cast<float*>(input_.dense),
@@ -368,7 +411,7 @@ absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit
   return absl::OkStatus();
 }
 
-std::vector<ParameterRange> GraphModel::untrained_parameters() const {
+std::vector<ParameterRange> PlannedModel::untrained_parameters() const {
   std::vector<ParameterRange> ranges;
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
@@ -378,7 +421,7 @@ std::vector<ParameterRange> GraphModel::untrained_parameters() const {
   return ranges;
 }
 
-absl::Status GraphModel::EndStep(const ExecContext& ctx, int64_t samples) {
+absl::Status PlannedModel::EndStep(const ExecContext& ctx, int64_t samples) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
@@ -388,4 +431,15 @@ absl::Status GraphModel::EndStep(const ExecContext& ctx, int64_t samples) {
   return absl::OkStatus();
 }
 
-}  // namespace hotrow
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GraphModel>> MakeGraphModel(const ModelGraphOptions& options,
+                                                           std::vector<GraphNode> nodes,
+                                                           const ExecContext& ctx) {
+  auto model = std::make_unique<PlannedModel>(options, std::move(nodes), ctx.device);
+  HOTROW_RETURN_IF_ERROR(model->Allocate(ctx));
+  HOTROW_RETURN_IF_ERROR(model->InitParameters(ctx, options.seed));
+  return model;
+}
+
+}  // namespace hotrow::internal

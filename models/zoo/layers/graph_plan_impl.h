@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "models/zoo/layers/graph_node.h"
+#include "models/zoo/layers/graph_model_impl.h"
 #include "models/zoo/layers/layer.h"
 
 namespace hotrow::internal {

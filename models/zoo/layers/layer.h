@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "models/zoo/ctr_model.h"
-#include "ops/layers/columns.h"
 
 namespace hotrow {
 
@@ -36,14 +35,6 @@ struct TensorView {
 
   // Whether a sample's columns follow each other, so that the view is a matrix.
   bool packed() const { return shape.fields == 1 || field_stride == shape.dim; }
-  // The view for ops/layers/columns.h; T: float, or const float.
-  template <typename T>
-  Columns<T> columns() const {
-    return {.data = data,
-            .row_stride = row_stride,
-            .dim = packed() ? static_cast<int32_t>(shape.width()) : shape.dim,
-            .field_stride = field_stride};
-  }
 };
 
 // Parts of a step, in their order.

@@ -7,6 +7,7 @@
 #include "base/device_memory.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
+#include "models/zoo/model_parts.h"
 #include "ops/layers/columns.h"
 #include "ops/layers/linear_term.h"
 
@@ -104,7 +105,7 @@ class BiasLayer : public Layer {
                              .batch_size = pass.batch_size,
                              .width = 1,
                              .from = {.data = pass.parameters, .row_stride = 0, .dim = 1},
-                             .to = pass.output.columns<float>()});
+                             .to = ColumnsOf<float>(pass.output)});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     return absl::OkStatus();
@@ -133,7 +134,7 @@ class ColumnSumLayer : public Layer {
     const TensorView& x = pass.inputs[0];
     return SumColumns(ctx, {.batch_size = pass.batch_size,
                             .width = static_cast<int32_t>(x.shape.width()),
-                            .x = x.columns<const float>(),
+                            .x = ColumnsOf<const float>(x),
                             .output = pass.output.data,
                             .output_stride = pass.output.row_stride});
   }
@@ -143,8 +144,8 @@ class ColumnSumLayer : public Layer {
     return MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kSpread,
                              .batch_size = pass.batch_size,
                              .width = static_cast<int32_t>(dx.shape.width()),
-                             .from = pass.output_gradient.columns<const float>(),
-                             .to = dx.columns<float>()});
+                             .from = ColumnsOf<const float>(pass.output_gradient),
+                             .to = ColumnsOf<float>(dx)});
   }
 };
 

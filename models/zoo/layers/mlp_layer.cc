@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/batch_norm_layer.h"
+#include "models/zoo/layers/mlp_layer_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {

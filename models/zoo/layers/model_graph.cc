@@ -8,11 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "models/zoo/layers/graph_model_impl.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
 namespace {
 
+using internal::GraphNode;
 using Kind = GraphNode::Kind;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
@@ -30,6 +32,10 @@ ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& opti
           .max_batch_size = options.max_batch_size,
           .precision = options.precision};
 }
+
+ModelGraph::ModelGraph(const ModelGraphOptions& options, const ExecContext& ctx)
+    : options_(options), ctx_(ctx) {}
+ModelGraph::~ModelGraph() = default;
 
 TensorShape ModelGraph::shape(GraphValue value) const {
   return value.node < 0 ? TensorShape() : nodes_[static_cast<size_t>(value.node)].shape;
@@ -203,7 +209,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> ModelGraph::Build() {
   }
   if (logits.size() > 1) Concat(logits);
   HOTROW_RETURN_IF_ERROR(CheckUsed());
-  return GraphModel::Create(options_, std::move(nodes_), ctx_);
+  return internal::MakeGraphModel(options_, std::move(nodes_), ctx_);
 }
 
 }  // namespace hotrow

@@ -11,13 +11,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
-#include "models/zoo/layers/graph_model.h"
-#include "models/zoo/layers/graph_node.h"
+#include "models/zoo/ctr_model.h"
 #include "models/zoo/layers/layer.h"
-#include "models/zoo/model_options.h"
 #include "ops/products/dense_precision.h"
 
 namespace hotrow {
+
+namespace internal {
+struct GraphNode;
+}  // namespace internal
 
 struct ModelGraphOptions {
   std::string name;           // of the model
@@ -33,6 +35,22 @@ struct ModelGraphOptions {
   DensePrecision precision = DensePrecision::kFp32;  // of products
 };
 
+// What all models of this folder are told, the base of their options:
+//   DlrmOptions options = {{.num_dense = 13, .num_sparse = 26, .embedding_dim = 16}};
+struct ModelOptions {
+  int32_t num_dense = 0;      // I >= 0
+  int32_t num_sparse = 0;     // S >= 1: features
+  int32_t embedding_dim = 0;  // D
+  // Output sizes of the layers of the MLP that gives the logit; the last one is 1. The input size
+  // follows from the data.
+  std::vector<int32_t> over_arch_layer_sizes;
+  float dropout = 0;        // after each hidden layer of the MLPs, in training, in [0, 1)
+  bool batch_norm = false;  // before each ReLU of the MLPs
+  uint64_t seed = 0;        // of the first parameters and of dropout
+  int64_t max_batch_size = 0;
+  DensePrecision precision = DensePrecision::kFp32;  // of products
+};
+
 // The graph's options for a model with these options.
 ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& options,
                                  int32_t table_columns, int32_t num_tasks = 1);
@@ -41,6 +59,33 @@ ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& opti
 // declaration failed.
 struct GraphValue {
   int32_t node = -1;
+};
+
+// A model that was declared as a ModelGraph.
+//
+// Parameters: those of its layers in the order of their declaration, each as the layer lays them
+// out, each block from a multiple of 16 floats on.
+class GraphModel : public CtrModel {
+ public:
+  // The values of an ONNX graph in the place of what Forward reads.
+  struct OnnxInputs {
+    std::string dense;                    // [B, num_dense]; unused where there are none
+    std::vector<std::string> features;    // of each pooled feature, [B, table_columns]
+    std::vector<OnnxSequence> sequences;  // of unpooled_features()
+  };
+  // Adds the operations of Forward, not for training, with the parameters that the model has, and
+  // gives the value of the logits [B, T]. On the CPU. Errors: Unimplemented (a part has no such
+  // form; names it).
+  virtual absl::StatusOr<std::string> ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const = 0;
+
+  // Where a layer's parameters lie.
+  struct Part {
+    const Layer* layer = nullptr;
+    int64_t offset = 0;
+  };
+  // The part of the name of its declaration; all null where there is no such layer.
+  virtual Part FindPart(std::string_view name) const = 0;
+  virtual int64_t arena_bytes() const = 0;  // memory of activations
 };
 
 // The declaration of a model: its parts and how they are wired, one call after the other.
@@ -59,8 +104,11 @@ struct GraphValue {
 class ModelGraph {
  public:
   // ctx says where the model computes and what its memory hangs on; see CtrModel.
-  ModelGraph(const ModelGraphOptions& options, const ExecContext& ctx = {})
-      : options_(options), ctx_(ctx) {}
+  // ctx.stream must outlive the model.
+  explicit ModelGraph(const ModelGraphOptions& options, const ExecContext& ctx = {});
+  ~ModelGraph();
+  ModelGraph(const ModelGraph&) = delete;
+  ModelGraph& operator=(const ModelGraph&) = delete;
 
   const ModelGraphOptions& options() const { return options_; }
   const ExecContext& ctx() const { return ctx_; }
@@ -110,13 +158,13 @@ class ModelGraph {
   absl::StatusOr<std::unique_ptr<GraphModel>> Build();
 
  private:
-  GraphValue AddNode(GraphNode node);
+  GraphValue AddNode(internal::GraphNode node);
   bool Declared(const std::vector<GraphValue>& values) const;
   absl::Status CheckUsed() const;
 
   const ModelGraphOptions options_;
   const ExecContext ctx_;
-  std::vector<GraphNode> nodes_;
+  std::vector<internal::GraphNode> nodes_;
   std::vector<std::vector<GraphValue>> logit_terms_;  // of each task
   int32_t layer_ids_ = 0;
   absl::Status error_;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
-#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/mlp_layer_impl.h"
 #include "ops/layers/target_attention.h"
 
 namespace hotrow {
