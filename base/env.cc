@@ -10,7 +10,6 @@
 #include "base/io_queue_impl.h"
 #include "base/math.h"
 #include "base/out_of_room.h"
-#include "base/read_file.h"
 #include "base/status_macros.h"
 
 namespace hotrow {
@@ -126,12 +125,6 @@ absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> by
     bytes = bytes.subspan(static_cast<size_t>(put));
   }
   return absl::OkStatus();
-}
-
-// Programs say how long a file may be (base/read_file.h); tests/check_layering.sh looks for that.
-absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path) {
-  constexpr int64_t kBytesMax = int64_t{1} << 30;
-  return ReadWholeFile(env, path, kBytesMax);
 }
 
 }  // namespace hotrow

@@ -121,7 +121,6 @@ absl::Status CreateDirsDurably(Env& env, const std::string& path);
 absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes);
 // Writes all bytes.
 absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> bytes);
-absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path);  // for tests
 // Writes path.tmp, syncs it, renames it to path and syncs the directory: after OK the new text
 // survives power loss; at any moment path holds either the old text or the new.
 absl::Status WriteFileAtomically(Env& env, const std::string& path, std::string_view text);

@@ -86,11 +86,6 @@ if grep -rnE '#include <(cuda|cub|nccl|nvtx3)' --include='*.h' . --exclude-dir='
   echo "the headers above include CUDA; only base/cuda_*.h may"
   bad=$((bad + 1))
 fi
-# A file that is read whole has a limit of its kind: ReadWholeFile. The one without is for tests.
-if grep -rn 'ReadFileToString(' --include='*.h' --include='*.cc' --include='*.cu' store cache comm ops embedding models tools capi bench; then
-  echo "the calls above read a file of any size; use ReadWholeFile (base/read_file.h) with a limit"
-  bad=$((bad + 1))
-fi
 # A library names its options: only those who have flags speak of them (WithFlagNames).
 if grep -rnE '"[^"]*--[a-z_]+[^"]*"' --include='*.cc' --include='*.cu' store cache comm ops embedding base | grep -vE '^base/flag_set\.cc:|^[^:]*:[0-9]+: *//'; then
   echo "the texts above name flags; name the option"

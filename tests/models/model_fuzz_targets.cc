@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/read_file.h"
 #include "models/data/packed_batches_impl.h"
 #include "models/data/packed_format.h"
 #include "models/data/shuffle_impl.h"
@@ -468,7 +469,7 @@ std::vector<std::string> DeltaFilesCorpus() {
     }
   }
   HOTROW_CHECK((*writer)->Finish().ok());
-  const std::string rows = ReadFileToString(env, absl::StrCat(kDir, "/rows")).value();
+  const std::string rows = ReadWholeFile(env, absl::StrCat(kDir, "/rows"), 1 << 30).value();
   std::vector<std::string> out = {""};
   int which = 0;
   for (const std::string& text : {ChainManifestText(chain), SealDeltaManifest(&delta), rows}) {

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/math.h"
+#include "base/read_file.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_image_impl.h"
 #include "store/ssd/ssd_index_impl.h"
@@ -317,7 +318,7 @@ std::vector<std::string> SsdIndexImageCorpus() {
     HOTROW_CHECK(result.status.ok());
     test::MemEnv env;
     HOTROW_CHECK(WriteSsdIndexImage(env, "/index-1", kImageId, *index).ok());
-    const auto text = ReadFileToString(env, "/index-1");
+    const auto text = ReadWholeFile(env, "/index-1", 1 << 30);
     HOTROW_CHECK(text.ok());
     for (const char fix : {'\0', '\1'}) out.push_back(std::string(1, fix) + *text);
   }

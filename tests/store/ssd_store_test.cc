@@ -24,6 +24,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {

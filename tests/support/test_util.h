@@ -7,7 +7,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/env.h"
+#include "base/read_file.h"
 #include "gtest/gtest.h"
+
+namespace hotrow {
+
+// A file of any kind.
+inline absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path) {
+  return ReadWholeFile(env, path, int64_t{1} << 30);
+}
+
+}  // namespace hotrow
 
 namespace hotrow::test {
 
