@@ -58,7 +58,6 @@ class TraceAnalysis {
   // Sampled keys, in order, among further accesses to keys that are not in the sample.
   void Add(std::span<const uint64_t> keys, int64_t unsampled);
   TraceSummary Summary() const;
-  int64_t sampled_accesses() const { return sampled_; }
 
  private:
   struct Use {

@@ -68,7 +68,6 @@ class OnnxGraph {
   // The number of samples, INT64 [1], of the first input, which has them.
   std::string BatchSize();
 
-  bool uses_ml() const { return uses_ml_; }
   // The model so far, with its versions; the graph is of no use afterwards.
   OnnxModel Take();
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,12 +22,6 @@ constexpr Kind kKinds[] = {HOTROW_MODELS(HOTROW_KIND)};
 #undef HOTROW_KIND
 
 }  // namespace
-
-std::vector<std::string_view> ModelKinds() {
-  std::vector<std::string_view> out;
-  for (const Kind& kind : kKinds) out.push_back(kind.name);
-  return out;
-}
 
 absl::StatusOr<std::unique_ptr<GraphModel>> CreateModelOfKind(const ModelRecipe& recipe,
                                                               const ExecContext& ctx) {

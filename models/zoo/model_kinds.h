@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,9 +28,6 @@ struct ModelRecipe {
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;
 };
-
-// The names of all models of this folder, in order.
-std::vector<std::string_view> ModelKinds();
 
 // The model of a recipe, with its first parameters. Errors: FailedPrecondition (no model of this
 // folder, or a flag of the shape that this build does not know; lists those that there are), those

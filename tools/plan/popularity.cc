@@ -82,16 +82,6 @@ Popularity Popularity::FromCounts(std::vector<Group> rows_and_lookups) {
   return law;
 }
 
-double HottestHitRate(const Popularity& law, double rows) {
-  double hits = 0;
-  for (const Popularity::Group& group : law.groups) {
-    if (rows <= 0) break;
-    hits += std::min(rows, group.rows) * group.probability;
-    rows -= group.rows;
-  }
-  return std::min(1.0, hits);
-}
-
 double ExpectedUnique(const Popularity& law, double n) {
   double sum = 0;
   for (const Popularity::Group& group : law.groups) sum += group.rows * AnyOf(group.probability, n);

@@ -32,10 +32,6 @@ struct Popularity {
   static Popularity FromCounts(std::vector<Group> rows_and_lookups);
 };
 
-// Share of lookups of the `rows` hottest rows: the upper bound for caches of fixed rows, and for
-// any cache that does not know the future of independent lookups.
-double HottestHitRate(const Popularity& law, double rows);
-
 // Distinct rows among n lookups: sum of 1 - (1 - p)^n.
 double ExpectedUnique(const Popularity& law, double n);
 
