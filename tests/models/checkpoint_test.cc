@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -284,7 +285,9 @@ TEST(CheckpointTest, AnotherKindOfProcessorIsSaidInOneLine) {
   ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
   EXPECT_EQ(same.Text(), "");
   HOTROW_ASSERT_OK_AND_ASSIGN(saved, ReadCheckpoint(env, kDir));
-  saved.training->processor = "oneDNN 1.0.0 abacus";
+  TrainingState training = *saved.training;
+  training.processor = "oneDNN 1.0.0 abacus";
+  saved.training = std::make_shared<const TrainingState>(training);
   HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(saved.dir, "/manifest.json"),
                                        SavedModelManifest(saved)));
   test::Output notices;
