@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/parse_word.h"
 #include "base/status_macros.h"
 #include "comm/mpi_communicator.h"
 #include "comm/thread_communicator.h"
@@ -12,11 +13,9 @@
 namespace hotrow {
 
 absl::StatusOr<CommKind> ParseCommKind(std::string_view name) {
-  if (name == "auto") return CommKind::kAuto;
-  if (name == "single") return CommKind::kSingle;
-  if (name == "mpi") return CommKind::kMpi;
-  return absl::InvalidArgumentError(
-      absl::StrCat("communicator \"", std::string(name), "\": takes auto, single or mpi"));
+  constexpr EnumWord<CommKind> kWords[] = {
+      {"auto", CommKind::kAuto}, {"single", CommKind::kSingle}, {"mpi", CommKind::kMpi}};
+  return ParseWord(kWords, "communicator", name);
 }
 
 absl::StatusOr<CommKind> ChooseCommKind(const RankEnvironment& environment) {

@@ -7,10 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/check.h"
+#include "base/parse_word.h"
 
 namespace hotrow {
 namespace {
+
+constexpr EnumWord<ScoreRule> kScoreRules[] = {{"none", ScoreRule::kNone},
+                                               {"max", ScoreRule::kMax},
+                                               {"sum", ScoreRule::kSum},
+                                               {"last", ScoreRule::kLast}};
+constexpr EnumWord<RowOrder> kRowOrders[] = {{"age", RowOrder::kAge}, {"score", RowOrder::kScore}};
 
 // Counts are kept in 32 bits.
 constexpr int64_t kLookupsMax = INT32_MAX;
@@ -91,44 +97,13 @@ std::string AdmissionText(const Admission& admission) {
 }
 
 absl::StatusOr<ScoreRule> ParseScoreRule(std::string_view name) {
-  for (const ScoreRule rule :
-       {ScoreRule::kNone, ScoreRule::kMax, ScoreRule::kSum, ScoreRule::kLast}) {
-    if (name == ScoreRuleName(rule)) return rule;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("unknown rule of scores \"", std::string(name),
-                                                 "\": must be none, max, sum or last"));
+  return ParseWord(kScoreRules, "rule of scores", name);
 }
-
-std::string_view ScoreRuleName(ScoreRule rule) {
-  switch (rule) {
-    case ScoreRule::kNone:
-      return "none";
-    case ScoreRule::kMax:
-      return "max";
-    case ScoreRule::kSum:
-      return "sum";
-    case ScoreRule::kLast:
-      return "last";
-  }
-  HOTROW_CHECK(false);
-}
+std::string_view ScoreRuleName(ScoreRule rule) { return WordOf(kScoreRules, rule); }
 
 absl::StatusOr<RowOrder> ParseRowOrder(std::string_view name) {
-  for (const RowOrder order : {RowOrder::kAge, RowOrder::kScore}) {
-    if (name == RowOrderName(order)) return order;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown order of rows \"", std::string(name), "\": must be age or score"));
+  return ParseWord(kRowOrders, "order of rows", name);
 }
-
-std::string_view RowOrderName(RowOrder order) {
-  switch (order) {
-    case RowOrder::kAge:
-      return "age";
-    case RowOrder::kScore:
-      return "score";
-  }
-  HOTROW_CHECK(false);
-}
+std::string_view RowOrderName(RowOrder order) { return WordOf(kRowOrders, order); }
 
 }  // namespace hotrow

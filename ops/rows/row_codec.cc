@@ -1,11 +1,11 @@
 #include "ops/rows/row_codec.h"
 
-#include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/dispatch.h"
+#include "base/parse_word.h"
 #include "base/status_macros.h"
 #include "ops/rows/row_codec_impl.h"
 #include "ops/validate.h"
@@ -13,41 +13,12 @@
 namespace hotrow {
 namespace {
 
-template <typename T>
-struct Named {
-  T value;
-  std::string_view name;
-};
-constexpr std::array<Named<ExchangeType>, 4> kTypes = {{
-    {ExchangeType::kFp32, "fp32"},
-    {ExchangeType::kFp16, "fp16"},
-    {ExchangeType::kBf16, "bf16"},
-    {ExchangeType::kInt8, "int8"},
-}};
-constexpr std::array<Named<ExchangeRounding>, 2> kRoundings = {{
-    {ExchangeRounding::kNearest, "nearest"},
-    {ExchangeRounding::kStochastic, "stochastic"},
-}};
-
-template <typename T, size_t kSize>
-absl::StatusOr<T> Parse(const std::array<Named<T>, kSize>& all, std::string_view what,
-                        std::string_view name) {
-  std::string expected;
-  for (const Named<T>& known : all) {
-    if (known.name == name) return known.value;
-    absl::StrAppend(&expected, expected.empty() ? "" : ", ", std::string(known.name));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown ", std::string(what), " \"", std::string(name), "\"; expected one of ", expected));
-}
-
-template <typename T, size_t kSize>
-std::string_view NameOf(const std::array<Named<T>, kSize>& all, T value) {
-  for (const Named<T>& known : all) {
-    if (known.value == value) return known.name;
-  }
-  HOTROW_CHECK(false);
-}
+constexpr EnumWord<ExchangeType> kTypes[] = {{"fp32", ExchangeType::kFp32},
+                                             {"fp16", ExchangeType::kFp16},
+                                             {"bf16", ExchangeType::kBf16},
+                                             {"int8", ExchangeType::kInt8}};
+constexpr EnumWord<ExchangeRounding> kRoundings[] = {{"nearest", ExchangeRounding::kNearest},
+                                                     {"stochastic", ExchangeRounding::kStochastic}};
 
 int64_t NumRows(std::span<const RowRun> runs) { return runs.empty() ? 0 : runs.back().end; }
 
@@ -79,15 +50,15 @@ absl::Status ValidateRuns(std::string_view op, std::span<const RowRun> runs) {
 }  // namespace
 
 absl::StatusOr<ExchangeType> ParseExchangeType(std::string_view name) {
-  return Parse(kTypes, "exchange type", name);
+  return ParseWord(kTypes, "exchange type", name);
 }
-std::string_view ExchangeTypeName(ExchangeType type) { return NameOf(kTypes, type); }
+std::string_view ExchangeTypeName(ExchangeType type) { return WordOf(kTypes, type); }
 
 absl::StatusOr<ExchangeRounding> ParseExchangeRounding(std::string_view name) {
-  return Parse(kRoundings, "exchange rounding", name);
+  return ParseWord(kRoundings, "exchange rounding", name);
 }
 std::string_view ExchangeRoundingName(ExchangeRounding rounding) {
-  return NameOf(kRoundings, rounding);
+  return WordOf(kRoundings, rounding);
 }
 
 int64_t ExchangeRowBytes(ExchangeType type, int32_t dim) {

@@ -1,35 +1,26 @@
 #include "ops/rows/weights_precision.h"
 
 #include <cstring>
-#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "base/parse_word.h"
 #include "ops/half_impl.h"
 #include "ops/rows/row_layout.h"
 
 namespace hotrow {
 
-absl::StatusOr<WeightsPrecision> ParseWeightsPrecision(std::string_view name) {
-  for (const WeightsPrecision precision :
-       {WeightsPrecision::kFp32, WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
-    if (name == WeightsPrecisionName(precision)) return precision;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("unknown weights precision \"", std::string(name),
-                                                 "\": must be fp32, fp16 or bf16"));
-}
+namespace {
 
+constexpr EnumWord<WeightsPrecision> kWeightsPrecisions[] = {{"fp32", WeightsPrecision::kFp32},
+                                                             {"fp16", WeightsPrecision::kFp16},
+                                                             {"bf16", WeightsPrecision::kBf16}};
+
+}  // namespace
+
+absl::StatusOr<WeightsPrecision> ParseWeightsPrecision(std::string_view name) {
+  return ParseWord(kWeightsPrecisions, "weights precision", name);
+}
 std::string_view WeightsPrecisionName(WeightsPrecision precision) {
-  switch (precision) {
-    case WeightsPrecision::kFp32:
-      return "fp32";
-    case WeightsPrecision::kFp16:
-      return "fp16";
-    case WeightsPrecision::kBf16:
-      return "bf16";
-  }
-  HOTROW_CHECK(false);
-  return "";
+  return WordOf(kWeightsPrecisions, precision);
 }
 
 void NarrowWeights(WeightsPrecision precision, std::span<const float> weights, std::byte* out) {

@@ -5,11 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dispatch.h"
+#include "base/parse_word.h"
 #include "base/status_macros.h"
 #include "ops/training/dense_optimizer_impl.h"
 
 namespace hotrow {
 namespace {
+
+constexpr EnumWord<DenseOptimizerKind> kDenseOptimizers[] = {
+    {"sgd", DenseOptimizerKind::kSgd},
+    {"adagrad", DenseOptimizerKind::kAdagrad},
+    {"adam", DenseOptimizerKind::kAdam}};
 
 absl::Status CheckField(bool good, std::string_view field, std::string_view limit, float got) {
   if (good) return absl::OkStatus();
@@ -42,24 +48,10 @@ absl::Status ValidateTensors(const DenseOptimizerConfig& config,
 }  // namespace
 
 absl::StatusOr<DenseOptimizerKind> ParseDenseOptimizer(std::string_view name) {
-  for (const DenseOptimizerKind kind :
-       {DenseOptimizerKind::kSgd, DenseOptimizerKind::kAdagrad, DenseOptimizerKind::kAdam}) {
-    if (name == DenseOptimizerName(kind)) return kind;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("unknown dense optimizer \"", std::string(name),
-                                                 "\"; expected sgd, adagrad or adam"));
+  return ParseWord(kDenseOptimizers, "dense optimizer", name);
 }
-
 std::string_view DenseOptimizerName(DenseOptimizerKind kind) {
-  switch (kind) {
-    case DenseOptimizerKind::kSgd:
-      return "sgd";
-    case DenseOptimizerKind::kAdagrad:
-      return "adagrad";
-    case DenseOptimizerKind::kAdam:
-      return "adam";
-  }
-  return "";
+  return WordOf(kDenseOptimizers, kind);
 }
 
 int32_t DenseStateArrays(DenseOptimizerKind kind) {

@@ -337,7 +337,7 @@ static void TestScores(void) {
   }
   score = "best";
   hotrow_collection* none = NULL;
-  CHECK_FAILS(Create(NULL, 0, &none), HOTROW_INVALID_ARGUMENT, "max, sum or last");
+  CHECK_FAILS(Create(NULL, 0, &none), HOTROW_INVALID_ARGUMENT, "max, sum, last");
   score = NULL;
   CHECK_FAILS(Create(NULL, 0, &none), HOTROW_INVALID_ARGUMENT, "max_rows_by");
   max_rows = 0;

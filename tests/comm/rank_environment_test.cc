@@ -82,8 +82,8 @@ TEST(CreateCommunicatorTest, KindsHaveNames) {
   EXPECT_EQ(*ParseCommKind("auto"), CommKind::kAuto);
   EXPECT_EQ(*ParseCommKind("single"), CommKind::kSingle);
   EXPECT_EQ(*ParseCommKind("mpi"), CommKind::kMpi);
-  EXPECT_THAT(ParseCommKind("gloo"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes auto, single or mpi")));
+  EXPECT_THAT(ParseCommKind("gloo"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr("expected one of auto, single, mpi")));
 }
 
 TEST(CreateCommunicatorTest, ASingleProcessIsAWorldOfOne) {

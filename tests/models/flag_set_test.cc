@@ -401,11 +401,11 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
   EXPECT_THAT(error({"--optimizer=sdg"}),
               AllOf(HasSubstr("--optimizer=sdg"), HasSubstr("rowwise_adagrad")));
   EXPECT_THAT(error({"--weights_precision=fp8"}),
-              AllOf(HasSubstr("--weights_precision=fp8"), HasSubstr("fp32, fp16 or bf16")));
+              AllOf(HasSubstr("--weights_precision=fp8"), HasSubstr("fp32, fp16, bf16")));
   EXPECT_THAT(error({"--dense_optimizer=ftrl"}),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
   EXPECT_THAT(error({"--precision=fp8"}),
-              AllOf(HasSubstr("--precision=fp8"), HasSubstr("fp32, tf32, bf16 or fp16")));
+              AllOf(HasSubstr("--precision=fp8"), HasSubstr("fp32, tf32, bf16, fp16")));
   EXPECT_THAT(error({"--store=tape"}),
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error({"--store=ssd"}),

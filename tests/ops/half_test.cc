@@ -33,7 +33,7 @@ TEST(WeightsPrecisionTest, NamesRoundTrip) {
   EXPECT_EQ(WeightBytes(WeightsPrecision::kBf16), 2);
   EXPECT_THAT(ParseWeightsPrecision("half"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("\"half\": must be fp32, fp16 or bf16")));
+                       HasSubstr("\"half\"; expected one of fp32, fp16, bf16")));
 }
 
 // Eight columns by each of the two, which must agree to the bit, also on a NaN.
