@@ -331,8 +331,8 @@ int64_t PackedBlockBuilder::MemoryBytesWith(int64_t samples, int64_t lookups) co
                                static_cast<int64_t>(columns_.size() * sizeof(uint16_t));
   const int64_t lookup_bytes =
       static_cast<int64_t>(sizeof(uint64_t)) + (has_weights_ ? kFloatBytes : 0);
-  // A vector that grows takes up to twice what it holds and, for a moment, what it held before. The
-  // bytes of the block are the fourth copy.
+  // Vectors that grew take up to twice what they hold. The bytes of the block are no more, and
+  // twice that for the moment in which their room grows; one vector that grows is less.
   return std::max(memory_bytes_, 4 * ((size_ + samples) * sample_bytes + lookups * lookup_bytes));
 }
 
@@ -343,6 +343,8 @@ bool PackedBlockBuilder::one_each() const {
 
 std::span<const std::byte> PackedBlockBuilder::Finish() {
   bytes_.clear();
+  bytes_.reserve(static_cast<size_t>(memory_bytes_) / 4 + sizeof(BlockHead) +
+                 (columns_.size() + 1) * (sizeof(FeatureHead) + 3 * kColumnAlignment));
   const auto put = [this](const void* data, size_t bytes) {
     const auto* const from = static_cast<const std::byte*>(data);
     bytes_.insert(bytes_.end(), from, from + bytes);
