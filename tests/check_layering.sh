@@ -98,6 +98,11 @@ if grep -rnE '(\.|->|::)(Rename|rename)\(' --include='*.h' --include='*.cc' --in
   echo "the renames above may replace a device or a link; use WriteFileAtomically (base/atomic_file.h)"
   bad=$((bad + 1))
 fi
+# Programs end as base/run_main.h says: with an error where standard output is lost, with a line where memory is.
+if grep -rlE '^int main\(' --include='*.cc' models tools bench | xargs grep -LE 'RunMain\(|HOTROW_PROGRAM' | grep .; then
+  echo "the programs above do not call RunMain (base/run_main.h)"
+  bad=$((bad + 1))
+fi
 # JSON is parsed in one place, which bounds its depth.
 if grep -rniE 'json::(parse|sax_parse|accept)\(' --include='*.h' --include='*.cc' store cache comm ops embedding models tools capi bench | grep -v '^models/json/json_text\.cc:'; then
   echo "the calls above parse JSON of any depth; use ParseJson (models/json/json_text.h)"
