@@ -1,5 +1,6 @@
 #include "comm/lane.h"
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -66,7 +67,12 @@ void CommLane::Run() {
     absl::Status status;
     if (failure_.ok()) {
       lock.unlock();
-      status = work(*channel_);
+      try {
+        status = work(*channel_);
+      } catch (const std::bad_alloc&) {  // the others wait for what it would have sent
+        status = absl::ResourceExhaustedError("out of memory");
+        channel_->Abort("out of memory");
+      }
       work = nullptr;  // what it holds goes before Wait returns
       lock.lock();
     }

@@ -5,7 +5,9 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -101,7 +103,15 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
     progress.ended = answering.status();
     return AnswerUntilAllAreDone(channel, progress);
   }
-  absl::Status own = work();
+  // An exception would end the process: `answering` waits for all ranks.
+  absl::Status own;
+  try {
+    own = work();
+  } catch (const std::bad_alloc&) {
+    own = absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& error) {
+    own = absl::InternalError(error.what());
+  }
   {
     const std::lock_guard<std::mutex> lock(progress.mutex);
     progress.ended = std::move(own);

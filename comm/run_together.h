@@ -32,8 +32,9 @@ absl::Status AgreeOn(Communicator& channel, const absl::Status& mine);
 
 // Runs `work` on the calling thread of each rank and returns the verdict when all ranks are done.
 // The channel stays usable after failures of the work. The work may exceed the communicator's
-// timeout: a thread answers for this rank on `channel` meanwhile, so the work must not use it. With
-// one rank it just runs `work`.
+// timeout: a thread answers for this rank on `channel` meanwhile, so the work must not use it. An
+// exception of the work is an error: std::bad_alloc ResourceExhausted, others Internal. With one
+// rank it just runs `work`.
 absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()> work);
 
 // One text from each rank, by rank, cut off after 4096 bytes.

@@ -1,6 +1,8 @@
 #include "comm/thread_communicator.h"
 
 #include <chrono>
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "base/out_of_room.h"
@@ -93,6 +95,24 @@ TEST(RunTogetherTest, AFailureIsSaidByAllAndTheChannelGoesOn) {
   }
 }
 
+TEST(RunTogetherTest, AnExceptionIsAFailure) {
+  const auto statuses = RunOnThreads(2, {}, [](Communicator& c) {
+    EXPECT_EQ(RunTogether(c,
+                          [&]() -> absl::Status {
+                            if (c.rank() == 1) throw std::runtime_error("unforeseen");
+                            return absl::OkStatus();
+                          }),
+              absl::InternalError("rank 1: unforeseen"));
+    return RunTogether(c, [&]() -> absl::Status {
+      if (c.rank() == 1) throw std::bad_alloc();
+      return absl::OkStatus();
+    });
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status, absl::ResourceExhaustedError("rank 1: out of memory"));
+  }
+}
+
 TEST(RunTogetherTest, AllHearOfTheFailureThatHasARemedy) {
   const auto statuses = RunOnThreads(3, {}, [](Communicator& c) -> absl::Status {
     HOTROW_EXPECT_OK(AgreeOn(c, absl::OkStatus()));
@@ -155,6 +175,17 @@ TEST(ThreadCommunicatorTest, BadOptionsAreNamed) {
   expect(1, {.timeout_seconds = std::nan("")}, "timeout_seconds");
   expect(1, {.message_bytes_max = 0}, "message_bytes_max must lie in [1, 2^31 - 1], got 0");
   expect(1, {.message_bytes_max = int64_t{1} << 31}, "message_bytes_max");
+}
+
+TEST(CommLaneTest, WorkWithoutMemoryEndsTheOthers) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto ends, CreateThreadCommunicators(2, {}));
+  CommLane mine(std::move(ends[0]));
+  CommLane others(std::move(ends[1]));
+  const int64_t waits = others.Start([](Communicator& c) { return c.Barrier(); });
+  const int64_t fails = mine.Start([](Communicator&) -> absl::Status { throw std::bad_alloc(); });
+  EXPECT_THAT(mine.Wait(fails), StatusIs(absl::StatusCode::kResourceExhausted, "out of memory"));
+  EXPECT_THAT(others.Wait(waits), StatusIs(absl::StatusCode::kUnavailable,
+                                           HasSubstr("rank 0 ended the job: out of memory")));
 }
 
 TEST(CommLaneTest, WorkRunsInOrderAndItsErrorStopsTheRest) {
