@@ -148,6 +148,28 @@ class CheckpointsTest(unittest.TestCase):
             with opened() as tables:
                 self.assertEqual(tables.digest(), digest)
 
+    def test_a_store_whose_first_process_was_killed_opens(self):
+        for kind in (hotrow.Ssd, hotrow.RocksDb):
+            with (
+                self.subTest(kind.__name__), tempfile.TemporaryDirectory() as folder,
+                contextlib.suppress(NotImplementedError),  # a build without RocksDB
+            ):
+                def opened():
+                    return hotrow.EmbeddingCollection(
+                        [hotrow.Table("items", 2)], cache="4MiB", max_batch_size=64,
+                        store=kind(folder + "/rows", disk_bytes="64MiB", memory="16MiB"),
+                    )
+
+                with self.assertRaisesRegex(KeyError, "mine"), opened() as tables:
+                    one_step(tables)
+                    tables.flush()
+                    raise KeyError("mine")  # as a kill would leave it
+                with opened() as tables:
+                    self.assertEqual((tables.steps, tables.digest()["tables"][0]["rows"]), (0, 0))
+                    one_step(tables)
+                with opened() as tables:
+                    self.assertEqual(tables.steps, 1)
+
     def test_a_second_checkpoint_of_a_step_has_what_changed_since(self):
         ssd = hotrow.Ssd("rows", disk_bytes="64MiB", memory="16MiB")
         for kind in (hotrow.Memory("16MiB"), ssd):
