@@ -82,6 +82,14 @@ absl::StatusOr<std::vector<int32_t>> ParseSizes(std::string_view text) {
   return sizes;
 }
 
+std::string RealRange(double min, double max) {
+  constexpr double kNoLimit = 3e38;  // nearly as much as a float holds
+  if (max > kNoLimit && min < -kNoLimit) return "that is finite";
+  if (max > kNoLimit) return absl::StrCat("of at least ", min);
+  if (min < -kNoLimit) return absl::StrCat("of at most ", max);
+  return absl::StrCat("from ", min, " to ", max);
+}
+
 template <typename T>
 FlagField RealField(T* field, double min, double max) {
   return {.hint = "X",
@@ -90,7 +98,7 @@ FlagField RealField(T* field, double min, double max) {
                 double value = 0;
                 if (!absl::SimpleAtod(Absl(text), &value) || !(value >= min && value <= max)) {
                   return absl::InvalidArgumentError(
-                      absl::StrCat("takes a number from ", min, " to ", max));
+                      absl::StrCat("takes a number ", RealRange(min, max)));
                 }
                 *field = static_cast<T>(value);
                 return absl::OkStatus();
@@ -105,7 +113,6 @@ FlagField RealField(T* field, double min, double max) {
               }};
 }
 
-// "mpi", "mpi or single", "auto, single or mpi".
 }  // namespace
 
 std::string FlagText(const FlagValue& value) {
@@ -116,6 +123,13 @@ std::string FlagText(const FlagValue& value) {
     return std::string(text, std::to_chars(text, text + sizeof(text), *real).ptr);
   }
   return std::get<std::string>(value);
+}
+
+absl::Status FlagField::SetAs(std::string_view name, std::string_view text) const {
+  const absl::Status status = set(text);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(name), "=", Absl(text), ": ", status.message()));
 }
 
 absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
@@ -190,7 +204,9 @@ FlagField IntFlag(int64_t min, int64_t max, std::function<void(int64_t)> set,
                 int64_t value = 0;
                 if (!absl::SimpleAtoi(Absl(text), &value) || value < min || value > max) {
                   return absl::InvalidArgumentError(
-                      absl::StrCat("takes a whole number from ", min, " to ", max));
+                      max == INT64_MAX
+                          ? absl::StrCat("takes a whole number of at least ", min)
+                          : absl::StrCat("takes a whole number from ", min, " to ", max));
                 }
                 set(value);
                 return absl::OkStatus();
@@ -339,10 +355,7 @@ absl::Status FlagSet::UnknownFlag(std::string_view name) const {
 
 absl::Status FlagSet::Set(const Flag& flag, std::string_view value) const {
   HOTROW_RETURN_IF_ERROR(CheckUtf8Path(absl::StrCat("--", flag.name), value));
-  const absl::Status status = flag.field.set(value);
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag.name, "=", Absl(value), ": ", status.message()));
+  return flag.field.SetAs(absl::StrCat("--", flag.name), value);
 }
 
 void FlagSet::AddPresets(std::vector<FlagPreset> presets) {

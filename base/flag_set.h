@@ -35,6 +35,9 @@ struct FlagField {
   // Whole numbers and bytes: the least that is legal, and a number below it that a word stands for.
   int64_t min = std::numeric_limits<int64_t>::min();
   int64_t word_value = std::numeric_limits<int64_t>::min();
+
+  // Sets it; the error is "NAME=TEXT: takes ...".
+  absl::Status SetAs(std::string_view name, std::string_view text) const;
 };
 
 namespace internal {
@@ -74,12 +77,11 @@ FlagField BytesFlag(int64_t* field, int64_t word_value = kNoMinWord,
 // "a, b or c".
 std::string OneOf(const std::vector<std::string_view>& words);
 
-// An enum by its words, with the functions of the enum's owner. The error of `parse` lists the
-// words.
-template <typename T>
+// A value by its text, an enum by its words, with the functions of the type's owner. The error of
+// `parse` says what is legal.
+template <typename T, typename TextOf>
 FlagField WordFlag(std::string_view hint, T* field,
-                   absl::StatusOr<T> (*parse)(std::string_view name),
-                   std::string_view (*name_of)(T value)) {
+                   absl::StatusOr<T> (*parse)(std::string_view text), TextOf text_of) {
   return {.hint = std::string(hint),
           .set =
               [=](std::string_view text) {
@@ -87,7 +89,7 @@ FlagField WordFlag(std::string_view hint, T* field,
                 if (value.ok()) *field = *value;
                 return value.status();
               },
-          .get = [=] { return FlagValue(std::string(name_of(*field))); }};
+          .get = [=] { return FlagValue(std::string(text_of(*field))); }};
 }
 // The same with a table of the words (base/enum_words.h).
 template <typename T>

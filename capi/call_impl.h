@@ -28,8 +28,8 @@ hotrow_status Keep(hotrow_status code, std::string_view message) noexcept;
 // The same in the words of callers, for as long as there is memory for them.
 hotrow_status Keep(const absl::Status& status) noexcept;
 
-// A message of the engine, which names its own options and the flags of the programs, with the
-// names that hotrow.h has for them.
+// A message of models/, which names options of scorers and flags of the programs, with the names
+// that hotrow.h has for them.
 std::string InCallersWords(std::string_view message);
 
 // Runs what a function of the interface does. Nothing is thrown beyond it.

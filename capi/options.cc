@@ -1,119 +1,139 @@
-#include <cstring>
-#include <limits>
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "base/enum_words.h"
+#include "base/check.h"
+#include "base/flag_set.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
-#include "cache/cache_policy.h"
 #include "capi/call_impl.h"
 #include "capi/options_impl.h"
 #include "capi/views_impl.h"
+#include "embedding/option_table.h"
 #include "embedding/storage_fields.h"
-#include "ops/jagged.h"
-#include "ops/rows/row_codec.h"
-#include "ops/rows/weights_precision.h"
-#include "ops/update/sparse_optimizer.h"
 #include "store/store_facts.h"
 
 namespace hotrow::capi {
 namespace {
 
-constexpr EnumWord<InitializerKind> kInitializerWords[] = {{"zeros", InitializerKind::kZeros},
-                                                           {"constant", InitializerKind::kConstant},
-                                                           {"uniform", InitializerKind::kUniform},
-                                                           {"normal", InitializerKind::kNormal}};
+// What hotrow.h calls an option, by its row in embedding/option_table.cc.
+std::string NameOfOption(std::string_view path) {
+  if (path == "ranks.communicator") return "communicator";
+  if (path == "initializer.kind") return "initializer";
+  constexpr std::pair<std::string_view, const char*> kBegins[] = {{"cache.", "cache_"},
+                                                                  {"ranks.", "exchange_"},
+                                                                  {"store.", "store_"},
+                                                                  {"initializer.", "initializer_"}};
+  for (const auto& [ours, callers] : kBegins) {
+    if (path.substr(0, ours.size()) != ours) continue;
+    return absl::StrCat(callers, std::string(path.substr(ours.size())));
+  }
+  return std::string(path);
+}
 
-// Numbers that an older caller cannot know are those of the C++ options.
+template <typename Options>
+FlagField Bind(std::string_view name, Options* options) {
+  for (const OptionRow<Options>& row : OptionRows<Options>()) {
+    if (NameOfOption(row.name) == name) return row.bind(*options);
+  }
+  HOTROW_CHECK(false);
+  return {};
+}
+
+// Calls visit("cache_bytes", o.cache_bytes) and so on; names: "o.cache_bytes, o.seed".
+template <typename Visit, typename... Fields>
+void ForEach(std::string_view names, const Visit& visit, Fields&... fields) {
+  const auto next = [&names] {
+    const std::string_view name = names.substr(0, names.find(','));
+    names.remove_prefix(std::min(name.size() + 2, names.size()));
+    return std::string(name.substr(name.find('.') + 1));
+  };
+  (visit(next(), fields), ...);
+}
+#define HOTROW_FOR_EACH(visit, ...) ForEach(#__VA_ARGS__, visit, __VA_ARGS__)
+
+// The numbers and words of each struct, each of which sets the option of its name.
+template <typename Visit>
+void EachField(hotrow_optimizer& o, const Visit& visit) {
+  HOTROW_FOR_EACH(visit, o.kind, o.learning_rate, o.eps, o.beta1, o.beta2, o.weight_decay,
+                  o.initial_accumulator, o.lr_power, o.l1, o.l2, o.ftrl_beta, o.weight_decay_mode);
+}
+template <typename Visit>
+void EachField(hotrow_table& t, const Visit& visit) {
+  HOTROW_FOR_EACH(visit, t.embedding_dim, t.pooling, t.weights_precision, t.initializer,
+                  t.initializer_value, t.max_row_gradient_norm, t.num_embeddings, t.max_hotness,
+                  t.admission, t.ttl_steps, t.min_rows, t.max_rows, t.score, t.max_rows_by,
+                  t.serve_rows);
+}
+template <typename Visit>
+void EachField(hotrow_collection_options& o, const Visit& visit) {
+  HOTROW_FOR_EACH(visit, o.seed, o.max_batch_size, o.max_gradient_norm, o.cache_bytes,
+                  o.cache_device_bytes, o.cache_device_index_bytes, o.cache_policy,
+                  o.prefetch_depth, o.evaluation_staging_bytes, o.exchange_forward,
+                  o.exchange_backward, o.exchange_rounding, o.exchange_feedback_bytes,
+                  o.admission_bytes, o.row_limit_steps);
+}
+
+// Numbers that an older caller cannot know are those of the C++ options; words are NULL.
+template <typename C, typename Options>
+C DefaultOf(Options options, const char* place = "") {
+  C out = {};
+  out.struct_size = sizeof(out);
+  EachField(out, [&]<typename T>(const std::string& field, T& number) {
+    const FlagValue value = Bind(place + field, &options).get();
+    if constexpr (std::is_same_v<T, float>) number = static_cast<float>(std::get<double>(value));
+    if constexpr (std::is_same_v<T, int64_t>) number = std::get<int64_t>(value);
+  });
+  return out;
+}
+
 hotrow_optimizer DefaultOptimizer() {
-  const SparseOptimizerConfig config;
-  hotrow_optimizer out = {};
-  out.struct_size = sizeof(out);
-  out.learning_rate = config.learning_rate;
-  out.eps = config.eps;
-  out.beta1 = config.beta1;
-  out.beta2 = config.beta2;
-  out.weight_decay = config.weight_decay;
-  out.initial_accumulator = config.initial_accumulator;
-  out.lr_power = config.lr_power;
-  out.l1 = config.l1;
-  out.l2 = config.l2;
-  out.ftrl_beta = config.ftrl_beta;
-  return out;
+  return DefaultOf<hotrow_optimizer>(TableConfig(), "optimizer.");
 }
-
-hotrow_table DefaultTable() {
-  hotrow_table out = {};
-  out.struct_size = sizeof(out);
-  out.initializer_value = Initializer().value;
-  return out;
-}
-
+hotrow_table DefaultTable() { return DefaultOf<hotrow_table>(TableConfig()); }
 hotrow_collection_options DefaultOptions() {
-  hotrow_collection_options out = {};
-  out.struct_size = sizeof(out);
-  out.evaluation_staging_bytes = EmbeddingCollectionOptions().evaluation_staging_bytes;
+  auto out = DefaultOf<hotrow_collection_options>(EmbeddingCollectionOptions());
   out.checkpoint_keep = 2;
-  out.row_limit_steps = EmbeddingCollectionOptions().row_limit_steps;
   return out;
 }
 
-absl::Status TakeOptimizer(const hotrow_optimizer* in, SparseOptimizerConfig* out) {
-  if (in == nullptr) return absl::OkStatus();
-  HOTROW_ASSIGN_OR_RETURN(const hotrow_optimizer optimizer,
-                          TakeStruct(in, DefaultOptimizer(), "optimizer"));
-  HOTROW_RETURN_IF_ERROR(
-      TakeParsed(ParseSparseOptimizer, optimizer.kind, "optimizer.kind", &out->kind));
-  out->learning_rate = optimizer.learning_rate;
-  out->eps = optimizer.eps;
-  out->beta1 = optimizer.beta1;
-  out->beta2 = optimizer.beta2;
-  out->weight_decay = optimizer.weight_decay;
-  out->initial_accumulator = optimizer.initial_accumulator;
-  out->lr_power = optimizer.lr_power;
-  out->l1 = optimizer.l1;
-  out->l2 = optimizer.l2;
-  out->ftrl_beta = optimizer.ftrl_beta;
-  return TakeWord(kWeightDecayModeWords, optimizer.weight_decay_mode, "optimizer.weight_decay_mode",
-                  &out->weight_decay_mode);
+// Sets what is not NULL. Every number passes through its text: what does not fit is refused there.
+template <typename C, typename Options>
+absl::Status TakeFields(C in, Options* out, const char* place = "") {
+  absl::Status status;
+  EachField(in, [&]<typename T>(const std::string& field, T& value) {
+    const std::string name = place + field;
+    const auto set = [&](std::string_view text) {
+      if (status.ok()) status = Bind(name, out).SetAs(name, text);
+    };
+    if constexpr (std::is_same_v<T, const char*>) {
+      if (value != nullptr) set(value);
+    } else if constexpr (std::is_same_v<T, float>) {
+      set(FlagText(RealFlag(&value, 0, 0).get()));
+    } else {
+      set(absl::StrCat(static_cast<int64_t>(value)));  // of a seed its bits
+    }
+  });
+  return status;
 }
 
 absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
   TableConfig out;
   HOTROW_RETURN_IF_ERROR(NotNull(table.name, "name"));
   out.name = table.name;
-  if (table.embedding_dim < 1 || table.embedding_dim > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("embedding_dim: is ", table.embedding_dim, ", must lie in [1, 2^31)"));
-  }
-  out.embedding_dim = static_cast<int32_t>(table.embedding_dim);
   HOTROW_RETURN_IF_ERROR(
       TakeTexts(table.feature_names, table.num_features, "feature_names", &out.feature_names));
-  HOTROW_RETURN_IF_ERROR(TakeWord(kPoolingWords, table.pooling, "pooling", &out.pooling));
-  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseWeightsPrecision, table.weights_precision,
-                                    "weights_precision", &out.weights_precision));
-  HOTROW_RETURN_IF_ERROR(TakeOptimizer(table.optimizer, &out.optimizer));
-  HOTROW_RETURN_IF_ERROR(
-      TakeWord(kInitializerWords, table.initializer, "initializer", &out.initializer.kind));
-  out.initializer.value = table.initializer_value;
-  out.max_row_gradient_norm = table.max_row_gradient_norm;
   HOTROW_RETURN_IF_ERROR(TakeTexts(table.read_only_features, table.num_read_only_features,
                                    "read_only_features", &out.read_only_features));
-  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseAdmission, table.admission, "admission", &out.admission));
-  out.ttl_steps = table.ttl_steps;
-  out.min_rows = table.min_rows;
-  out.max_rows = table.max_rows;
-  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseScoreRule, table.score, "score", &out.score));
-  HOTROW_RETURN_IF_ERROR(
-      TakeParsed(ParseRowOrder, table.max_rows_by, "max_rows_by", &out.max_rows_by));
-  HOTROW_RETURN_IF_ERROR(
-      TakeWord(kServingRowsWords, table.serve_rows, "serve_rows", &out.serve_rows));
-  out.num_embeddings = table.num_embeddings;
-  out.max_hotness = table.max_hotness;
+  HOTROW_RETURN_IF_ERROR(TakeFields(table, &out));
+  if (table.optimizer == nullptr) return out;
+  HOTROW_ASSIGN_OR_RETURN(const hotrow_optimizer optimizer,
+                          TakeStruct(table.optimizer, DefaultOptimizer(), "optimizer"));
+  HOTROW_RETURN_IF_ERROR(TakeFields(optimizer, &out, "optimizer."));
   return out;
 }
 
@@ -121,13 +141,14 @@ absl::Status TakeTables(const hotrow_collection_options& options, std::vector<Ta
   HOTROW_RETURN_IF_ERROR(NotNull(options.tables, "tables"));
   HOTROW_RETURN_IF_ERROR(CheckCount(options.num_tables, "num_tables", kListMax));
   const uint64_t struct_size = options.tables->struct_size;
+  const hotrow_table defaults = DefaultTable();
   for (int64_t i = 0; i < options.num_tables; ++i) {
     const auto* const bytes =
         reinterpret_cast<const unsigned char*>(options.tables) + struct_size * i;  // <= 2^32
     const std::string place = absl::StrCat("tables[", i, "]");
-    HOTROW_ASSIGN_OR_RETURN(const hotrow_table table,
-                            TakeStruct<hotrow_table>(static_cast<const void*>(bytes), struct_size,
-                                                     DefaultTable(), place));
+    HOTROW_ASSIGN_OR_RETURN(
+        const hotrow_table table,
+        TakeStruct<hotrow_table>(static_cast<const void*>(bytes), struct_size, defaults, place));
     absl::StatusOr<TableConfig> config = TakeTable(table);
     HOTROW_RETURN_IF_ERROR(At(place, config.status()));
     out->push_back(*std::move(config));
@@ -158,30 +179,9 @@ absl::StatusOr<EmbeddingCollectionOptions> TakeOptions(const hotrow_collection_o
   HOTROW_RETURN_IF_ERROR(TakeTables(options, &out.tables));
   HOTROW_RETURN_IF_ERROR(TakeTexts(options.feature_order, options.num_feature_order,
                                    "feature_order", &out.feature_order));
-  out.seed = options.seed;
-  out.max_batch_size = options.max_batch_size;
-  out.max_gradient_norm = options.max_gradient_norm;
   HOTROW_RETURN_IF_ERROR(TakeStore(options, &out.store));
-  out.cache.bytes = options.cache_bytes;
-  out.cache.device_bytes = options.cache_device_bytes;
-  out.cache.device_index_bytes = options.cache_device_index_bytes;
-  HOTROW_RETURN_IF_ERROR(
-      TakeParsed(ParseCachePolicy, options.cache_policy, "cache_policy", &out.cache.policy));
-  if (options.prefetch_depth < 0 || options.prefetch_depth > 32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prefetch_depth: is ", options.prefetch_depth, ", must lie in [0, 32]"));
-  }
-  out.prefetch_depth = static_cast<int32_t>(options.prefetch_depth);
-  out.evaluation_staging_bytes = options.evaluation_staging_bytes;
-  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseExchangeType, options.exchange_forward, "exchange_forward",
-                                    &out.ranks.forward));
-  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseExchangeType, options.exchange_backward,
-                                    "exchange_backward", &out.ranks.backward));
-  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseExchangeRounding, options.exchange_rounding,
-                                    "exchange_rounding", &out.ranks.rounding));
-  out.ranks.feedback_bytes = options.exchange_feedback_bytes;
-  out.admission_bytes = options.admission_bytes;
-  out.row_limit_steps = options.row_limit_steps;
+  HOTROW_RETURN_IF_ERROR(TakeFields(options, &out));
+  out.name_option = NameOfOption;
   return out;
 }
 

@@ -59,7 +59,8 @@ absl::Status Export(const hotrow_export_options& in) {
                          .dir = in.to,
                          .shard_bytes = in.shard_bytes,
                          .memory_bytes = in.memory_bytes,
-                         .store_bytes = in.store_memory_bytes})
+                         .store_bytes = in.store_memory_bytes,
+                         .store_option = "options.store_memory_bytes"})
       .status();
 }
 

@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "comm/compare_ranks.h"
 #include "embedding/embedding_collection_impl.h"
+#include "embedding/option_table.h"
 
 namespace hotrow {
 
@@ -30,10 +31,6 @@ absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(
     const EmbeddingCollectionOptions& options, Device device) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   return internal::MakePlan(options, internal::PlaceOfCaches(options, device)).min_cache_bytes;
-}
-
-int64_t EmbeddingCollection::MinFeedbackBytes(const EmbeddingCollectionOptions& options) {
-  return GradientResiduals::MinBytes(internal::ResidualTables(options));
 }
 
 // --- From the options to the parts
@@ -77,7 +74,7 @@ absl::Status EmbeddingCollection::Impl::Open() {
 absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
   Communicator& family = *options.ranks.communicator;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ids, family.Duplicate());
-  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, internal::ComparedOptions(options)));
+  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, ComparedOptions(options)));
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rows, family.Duplicate());
   internal::RowShuffleOptions shuffle_options = {.seed = options.seed,
                                                  .forward = options.ranks.forward,
@@ -102,7 +99,6 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection::Impl>> EmbeddingCollection::
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   const CachePlace place = internal::PlaceOfCaches(options, ctx.device);
-  if (place.staged) HOTROW_RETURN_IF_ERROR(RowRules::CheckStaged(options));
   HOTROW_RETURN_IF_ERROR(internal::CheckDevice(options, ctx));
   auto impl = std::make_unique<Impl>();
   impl->options = options;

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "cache/address_index.h"
@@ -17,7 +15,6 @@
 #include "embedding/serving/row_coding.h"
 #include "embedding/storage_fields.h"
 #include "embedding/tiers/tiered_table.h"
-#include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
@@ -52,8 +49,8 @@ int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place)
   return place.staged ? options.cache.device_bytes : options.cache.bytes;
 }
 
-const char* CacheBudgetName(CachePlace place) {
-  return place.staged ? "cache.device_bytes" : "cache.bytes";
+std::string CacheBudgetName(const EmbeddingCollectionOptions& options, CachePlace place) {
+  return options.NameOf(place.staged ? "cache.device_bytes" : "cache.bytes");
 }
 
 Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
@@ -173,91 +170,18 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
   }
   if (options.cache.device_bytes == 0) {
     return absl::InvalidArgumentError(
-        "EmbeddingCollectionOptions.cache.device_bytes is 0: on a GPU rows are trained in its "
-        "memory, and this is the budget of that");
-  }
-  if (FactsOf(FieldsOf(options.store).kind).in_place && options.cache.bytes > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.cache.bytes is ", options.cache.bytes,
-                     ", but the device reads rows where the memory store keeps them; leave it 0"));
+        absl::StrCat(options.NameOf("cache.device_bytes"),
+                     " is 0: on a GPU rows are trained in its memory, and this is the budget of "
+                     "that"));
   }
   if (WorldSize(options) > 1 && options.ranks.feedback_bytes > 0) {
     return absl::UnimplementedError(absl::StrCat(
-        "EmbeddingCollectionOptions.ranks.feedback_bytes is ", options.ranks.feedback_bytes,
-        ": what gradients lose on their way is kept in host memory, out of reach of "
-        "a device cache so far; set it to 0, or cache.device_bytes 0 on the CPU"));
+        options.NameOf("ranks.feedback_bytes"), " is ", options.ranks.feedback_bytes,
+        ": what gradients lose on their way is kept in host memory, out of reach of a device cache "
+        "so far; set it to 0, or ",
+        options.NameOf("cache.device_bytes"), " 0 on the CPU"));
   }
   return absl::OkStatus();
-}
-
-NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
-  NamedValues out;
-  const auto add = [&out](const char* name, auto&& value) {
-    out.emplace_back(absl::StrCat("EmbeddingCollectionOptions.", name), absl::StrCat(value));
-  };
-  for (size_t t = 0; t < options.tables.size(); ++t) {
-    const TableConfig& table = options.tables[t];
-    const SparseOptimizerConfig& optimizer = table.optimizer;
-    out.emplace_back(
-        absl::StrCat("EmbeddingCollectionOptions.tables[", t, "]"),
-        absl::StrCat(
-            table.name, " (embedding_dim ", table.embedding_dim, ", weights_precision ",
-            std::string(WeightsPrecisionName(table.weights_precision)), ", pooling ",
-            static_cast<int>(table.pooling), ", num_embeddings ", table.num_embeddings,
-            ", max_hotness ", table.max_hotness, ", optimizer ",
-            std::string(SparseOptimizerName(optimizer.kind)), " ",
-            absl::StrJoin(
-                {optimizer.learning_rate, optimizer.eps, optimizer.beta1, optimizer.beta2,
-                 optimizer.weight_decay, optimizer.initial_accumulator, optimizer.lr_power,
-                 optimizer.l1, optimizer.l2, optimizer.ftrl_beta},
-                " ", [](std::string* text, float x) { absl::StrAppendFormat(text, "%.9g", x); }),
-            " ", static_cast<int>(optimizer.weight_decay_mode), ", initializer ",
-            static_cast<int>(table.initializer.kind), " ",
-            absl::StrFormat("%.9g", table.initializer.value), ", features ",
-            absl::StrJoin(table.feature_names, " "), ", read only ",
-            absl::StrJoin(table.read_only_features, " "), ", max_row_gradient_norm ",
-            absl::StrFormat("%.9g", table.max_row_gradient_norm), ", serve_rows ",
-            std::string(WordOf(kServingRowsWords, table.serve_rows)), ")"));
-  }
-  for (size_t t = 0; t < options.tables.size(); ++t) {
-    const TableConfig& table = options.tables[t];
-    out.emplace_back(
-        absl::StrCat("EmbeddingCollectionOptions.tables[", t, "], the life of rows"),
-        absl::StrCat("admission ", AdmissionText(table.admission), ", ttl_steps ", table.ttl_steps,
-                     ", min_rows ", table.min_rows, ", max_rows ", table.max_rows, " by ",
-                     std::string(RowOrderName(table.max_rows_by)), ", score ",
-                     std::string(ScoreRuleName(table.score))));
-  }
-  add("tables.size()", options.tables.size());
-  add("feature_order", absl::StrJoin(options.feature_order, " "));
-  add("row_limit_steps", options.row_limit_steps);
-  add("seed", options.seed);
-  add("max_batch_size", options.max_batch_size);
-  add("max_gradient_norm", absl::StrFormat("%.9g", options.max_gradient_norm));
-  add("ranks.forward", std::string(ExchangeTypeName(options.ranks.forward)));
-  add("ranks.backward", std::string(ExchangeTypeName(options.ranks.backward)));
-  add("ranks.rounding", std::string(ExchangeRoundingName(options.ranks.rounding)));
-  add("ranks.feedback_bytes", options.ranks.feedback_bytes);
-  add("store", std::string(StoreKindName(FieldsOf(options.store).kind)));
-  add("evaluation_staging_bytes", options.evaluation_staging_bytes);
-  // Which tiers there are, not how large: GlobalStats adds up tier by tier.
-  add("cache.bytes", options.cache.bytes > 0 ? "not 0" : "0");
-  add("cache.device_bytes", options.cache.device_bytes > 0 ? "not 0" : "0");
-  add("start.from",
-      absl::StrJoin(options.start.from, " ", [](std::string* text, const SnapshotSource& source) {
-        absl::StrAppend(text, source.snapshot);
-      }));
-  add("start.steps", options.start.steps);
-  add("start.learning_rates.size()", options.start.learning_rates.size());
-  add("start.settled_steps", options.start.settled_steps);
-  add("start.age_lines",
-      absl::StrJoin(options.start.age_lines, " ", [](std::string* text, const RowLines& lines) {
-        absl::StrAppend(text, lines.age);
-        for (const ScoreLine& line : lines.scores) {
-          absl::StrAppend(text, ",", line.step, ":", line.range);
-        }
-      }));
-  return out;
 }
 
 enum class Weight { kRows, kBytesOfRows };
@@ -329,11 +253,11 @@ absl::Status SplitIndexBytes(const EmbeddingCollectionOptions& options, Device d
   const int64_t least = AddressIndex::MinBudgetBytes(device);
   const int64_t rest = budget - least * std::ssize(plan->classes);
   if (rest < 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cache.device_index_bytes: ", budget, " bytes for rows of ",
-                     plan->classes.size(), " widths; the least is ", budget - rest,
-                     ", and 32 a row find nearly all; raise it, or set "
-                     "it to 0 for none"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options.NameOf("cache.device_index_bytes"), ": ", budget, " bytes for rows of ",
+        plan->classes.size(), " widths; the least is ", budget - rest,
+        ", and 32 a row find nearly all; raise it, or set "
+        "it to 0 for none"));
   }
   const std::vector<int64_t> shares = Share(options, *plan, rest, Weight::kRows);
   for (size_t c = 0; c < shares.size(); ++c) {
@@ -362,10 +286,10 @@ absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
     rest -= widths.back().cache_bytes;
   }
   if (rest < 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cache.bytes: the host cache between the device's and a disk has ",
-                     options.cache.bytes, " bytes, the least is ", options.cache.bytes - rest,
-                     "; raise it, or set it to 0 for none"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options.NameOf("cache.bytes"), ": the host cache between the device's and a disk has ",
+        options.cache.bytes, " bytes, the least is ", options.cache.bytes - rest,
+        "; raise it, or set it to 0 for none"));
   }
   const std::vector<int64_t> shares = Share(options, plan, rest);
   for (size_t c = 0; c < widths.size(); ++c) widths[c].cache_bytes += shares[c];

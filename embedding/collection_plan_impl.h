@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "base/exec_context.h"
-#include "comm/compare_ranks.h"
 #include "embedding/options.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/serving/serving_rows.h"
@@ -82,15 +81,11 @@ int32_t WorldSize(const EmbeddingCollectionOptions& options);  // 1 without a co
 // device of ctx. RowRules has its own check.
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx);
 
-// What all ranks must have alike: with other tables, types or staging they would read what others
-// send as what it is not, or write it to too little memory.
-NamedValues ComparedOptions(const EmbeddingCollectionOptions& options);
-
-// Where the row caches lie, their budget, and what it is called: cache.bytes, or cache.device_bytes
-// where they are staged.
+// Where the row caches lie, their budget, and what errors call it: cache.bytes, or
+// cache.device_bytes where they are staged.
 CachePlace PlaceOfCaches(const EmbeddingCollectionOptions& options, Device device);
 int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place);
-const char* CacheBudgetName(CachePlace place);
+std::string CacheBudgetName(const EmbeddingCollectionOptions& options, CachePlace place);
 
 // The most rows of options.tables[config] that this rank keeps; 0: not known.
 int64_t RowsOfRank(const EmbeddingCollectionOptions& options, int32_t config);

@@ -85,8 +85,6 @@ class EmbeddingCollection {
   // so. On a GPU, or when cache.device_bytes > 0, it is the smallest cache.device_bytes.
   static absl::StatusOr<int64_t> MinCacheBytes(const EmbeddingCollectionOptions& options,
                                                Device device = Device::kCpu);
-  // The smallest ranks.feedback_bytes, but 0, that Create accepts for these tables.
-  static int64_t MinFeedbackBytes(const EmbeddingCollectionOptions& options);
 
   int32_t num_features() const;
   const std::vector<std::string>& feature_names() const;  // in the order of batches

@@ -70,6 +70,8 @@ absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options, cons
                      .tables = use.tables,
                      .memory_budget_bytes = storage.memory_bytes,
                      .disk_budget_bytes = storage.disk_bytes,
+                     .memory_option = options.NameOf("store.memory_bytes"),
+                     .disk_option = options.NameOf("store.disk_bytes"),
                      .open_at = own == nullptr ? 0 : own->snapshot,
                      .open_at_identity = own == nullptr ? UniqueId() : own->identity,
                      .env = options.env});

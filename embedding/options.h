@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -227,6 +228,13 @@ struct EmbeddingCollectionOptions {
                      std::span<const int32_t> lookups)>
       on_update;
 
+  // What errors call an option, for callers who know it by another name: given its path here
+  // ("cache.bytes") or in a table ("ttl_steps"). Null: by the path.
+  std::string (*name_option)(std::string_view path) = nullptr;
+
+  // The name in errors of an option of the collection, and of one of its tables.
+  std::string NameOf(std::string_view path) const;
+  std::string NameInTable(std::string_view path) const;
   absl::Status Validate() const;  // names the table or field, the limit and the value it got
 };
 

@@ -33,6 +33,7 @@ StoreOptions MakeHostOptions(const CommonStoreOptions& common) {
                           .snapshot_dir = common.path,
                           .open_at = common.open_at,
                           .open_at_identity = common.open_at_identity,
+                          .memory_option = common.memory_option,
                           .env = common.env};
 }
 StoreOptions MakeSsdOptions(const CommonStoreOptions& common) {
@@ -42,6 +43,8 @@ StoreOptions MakeSsdOptions(const CommonStoreOptions& common) {
                          .disk_budget_bytes = common.disk_budget_bytes,
                          .open_at = common.open_at,
                          .open_at_identity = common.open_at_identity,
+                         .memory_option = common.memory_option,
+                         .disk_option = common.disk_option,
                          .env = common.env};
 }
 StoreOptions MakeRocksOptions(const CommonStoreOptions& common) {
@@ -51,7 +54,9 @@ StoreOptions MakeRocksOptions(const CommonStoreOptions& common) {
                            .disk_budget_bytes = common.disk_budget_bytes,
                            .open_at = common.open_at,
                            .open_at_identity = common.open_at_identity,
-                           .exact_counts = false};
+                           .exact_counts = false,
+                           .memory_option = common.memory_option,
+                           .disk_option = common.disk_option};
 }
 
 absl::StatusOr<StoreContents> PeekSsd(Env& env, const std::string& path) {
@@ -146,18 +151,11 @@ struct KindEntry {
 
 // In the order of StoreKind, like StoreOptions.
 constexpr KindEntry kKinds[] = {
-    {.facts = {.word = "memory",
-               .in_place = true,
-               .planned = true,
-               .memory_option = "HostStoreOptions.budget_bytes"},
+    {.facts = {.word = "memory", .in_place = true, .planned = true},
      .make_options = MakeHostOptions,
      .open_snapshot = OpenHostSnapshot,
      .check = [](const SnapshotReaderOptions& o) { return OpenHostSnapshot(o).status(); }},
-    {.facts = {.word = "ssd",
-               .on_disk = true,
-               .planned = true,
-               .memory_option = "SsdStoreOptions.memory_budget_bytes",
-               .disk_option = "SsdStoreOptions.disk_budget_bytes"},
+    {.facts = {.word = "ssd", .on_disk = true, .planned = true},
      .make_options = MakeSsdOptions,
      .open_snapshot = OpenSsdSnapshot,
      .open_changes = OpenSsdChanges,
@@ -165,11 +163,7 @@ constexpr KindEntry kKinds[] = {
      .check = [](const SnapshotReaderOptions& o) { return DescribeSsdSnapshot(o).status(); },
      .verify = VerifySsd},
     // RocksDB takes what it is given for a cache.
-    {.facts = {.word = "rocksdb",
-               .on_disk = true,
-               .filling_bytes = int64_t{256} << 20,
-               .memory_option = "RocksStoreOptions.memory_budget_bytes",
-               .disk_option = "RocksStoreOptions.disk_budget_bytes"},
+    {.facts = {.word = "rocksdb", .on_disk = true, .filling_bytes = int64_t{256} << 20},
      .make_options = MakeRocksOptions,
      .open_snapshot = OpenRocksSnapshot,
      .peek = PeekRocks,

@@ -40,6 +40,9 @@ struct CommonStoreOptions {
   std::vector<StoreTable> tables;
   int64_t memory_budget_bytes = 0;
   int64_t disk_budget_bytes = 0;  // kMemory ignores it
+  // What errors call the two budgets.
+  std::string memory_option = "CommonStoreOptions.memory_budget_bytes";
+  std::string disk_option = "CommonStoreOptions.disk_budget_bytes";
   // Opens this snapshot, which must have this identity if one is given; 0: see each kind.
   SnapshotId open_at = 0;
   UniqueId open_at_identity;

@@ -10,8 +10,7 @@ absl::Status SnapshotReaderOptions::Validate() const {
   }
   if (memory_budget_bytes < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("SnapshotReaderOptions.memory_budget_bytes: must not be negative, is ",
-                     memory_budget_bytes));
+        absl::StrCat(memory_option, ": must not be negative, is ", memory_budget_bytes));
   }
   return absl::OkStatus();
 }

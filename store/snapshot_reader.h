@@ -58,6 +58,7 @@ struct SnapshotReaderOptions {
   // Hard limit of the reader's memory: buffers of some MiB and, for an SSD store, an index of about
   // 10 bytes a row. RocksDB's memory outside its cache is not counted. 0: no limit.
   int64_t memory_budget_bytes = 0;
+  const char* memory_option = "SnapshotReaderOptions.memory_budget_bytes";  // a literal, for errors
   Env* env = nullptr;  // not owned, outlives the reader; null = the real file system
 
   absl::Status Validate() const;  // names the field, the limit and the value it got

@@ -24,9 +24,6 @@ struct StoreFacts {
   bool planned = false;  // `hotrow plan` knows what it costs
   // Memory that suffices to fill a store of any size; 0: more rows need more.
   int64_t filling_bytes = 0;
-  // Errors name these options of the kind; callers put their own words there. Empty: it has none.
-  std::string_view memory_option;
-  std::string_view disk_option;
 };
 
 const StoreFacts& FactsOf(StoreKind kind);

@@ -86,7 +86,7 @@ if grep -rnE '#include <(cuda|cub|nccl|nvtx3)' --include='*.h' . --exclude-dir='
   echo "the headers above include CUDA; only base/cuda_*.h may"
   bad=$((bad + 1))
 fi
-# A library names its options: only those who have flags speak of them (WithFlagNames).
+# A library names its options: only those who have flags speak of them (FlagOfOption).
 if grep -rnE '"[^"]*--[a-z_]+[^"]*"' --include='*.cc' --include='*.cu' store cache comm ops embedding base | grep -vE '^base/flag_set\.cc:|^[^:]*:[0-9]+: *//'; then
   echo "the texts above name flags; name the option"
   bad=$((bad + 1))

@@ -143,7 +143,7 @@ int RunCommandLine(int argc, const char* const* argv) {
   const absl::StatusOr<int> status = command->run(*command, arguments);
   if (status.ok()) return *status;
   std::fprintf(stderr, "hotrow %s: %s\n", command->name,
-               std::string(WithFlagNames(status.status()).message()).c_str());
+               std::string(status.status().message()).c_str());
   return absl::IsDataLoss(status.status()) ? kExitDamage : kExitUsage;
 }
 

@@ -29,10 +29,11 @@ constexpr uint32_t kPlaced = uint32_t{1} << 31;
 
 }  // namespace
 
-absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes) {
+absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes, std::string option) {
   HOTROW_CHECK(budget_bytes >= kMinBytes);
   LookupCounters out;
   out.budget_bytes_ = budget_bytes;
+  out.option_ = std::move(option);
   out.salt_ = EntropyBits();
   const int64_t slots = budget_bytes / kBytesPerSlot;
   HOTROW_ASSIGN_OR_RETURN(out.slots_, HostBuffer<Counter>::Create(slots, HugePages::kTry));
@@ -68,12 +69,11 @@ LookupCounters::Slot LookupCounters::PrefetchHome(const RowKey& key) const {
 
 absl::Status LookupCounters::CheckRoom(int64_t keys) const {
   if (size_ + keys <= capacity()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("EmbeddingCollectionOptions.admission_bytes: the budget of ", budget_bytes_,
-                   " bytes has room for the counters of ", capacity(), " keys; ", size_,
-                   " are being counted, and ", keys, " more come, which need ",
-                   CeilDiv((size_ + keys) * 8, int64_t{7}) * kBytesPerSlot + kMinBytes,
-                   " bytes; raise it, or count for fewer steps (Admission::forget_steps)"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      option_, ": the budget of ", budget_bytes_, " bytes has room for the counters of ",
+      capacity(), " keys; ", size_, " are being counted, and ", keys, " more come, which need ",
+      CeilDiv((size_ + keys) * 8, int64_t{7}) * kBytesPerSlot + kMinBytes,
+      " bytes; raise it, or count for fewer steps (admission \"lookups:N:STEPS\")"));
 }
 
 void LookupCounters::Set(const RowKey& key, Slot from, uint32_t count, uint32_t step) {

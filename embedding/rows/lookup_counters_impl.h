@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -27,8 +28,10 @@ class LookupCounters {
   static constexpr int64_t kBytesPerSlot = 20;
   static constexpr int64_t kMinBytes = 8 * kBytesPerSlot;
 
-  // As many slots as fit, 8 at least. ResourceExhausted when the system has no memory.
-  static absl::StatusOr<LookupCounters> Create(int64_t budget_bytes);
+  // As many slots as fit, 8 at least. option: what errors call the budget. ResourceExhausted when
+  // the system has no memory.
+  static absl::StatusOr<LookupCounters> Create(int64_t budget_bytes,
+                                               std::string option = "admission_bytes");
   LookupCounters() = default;  // no room
 
   // Where the search for a key begins: its home, or any slot that a search has come to since the
@@ -93,6 +96,7 @@ class LookupCounters {
   int64_t size_ = 0;
   int64_t used_ = 0;  // slots of the table: the first ones of slots_
   int64_t budget_bytes_ = 0;
+  std::string option_;
   int64_t cursor_ = 0;  // of Sweep
   HostBuffer<Counter> slots_;
 };

@@ -107,7 +107,9 @@ absl::StatusOr<std::unique_ptr<RowLife>> RowLife::Create(const EmbeddingCollecti
       std::any_of(options.tables.begin(), options.tables.end(),
                   [](const TableConfig& table) { return table.admission.counts(); });
   if (counts) {
-    HOTROW_ASSIGN_OR_RETURN(life->counters_, LookupCounters::Create(options.admission_bytes));
+    HOTROW_ASSIGN_OR_RETURN(
+        life->counters_,
+        LookupCounters::Create(options.admission_bytes, options.NameOf("admission_bytes")));
   }
   return life;
 }
@@ -127,8 +129,8 @@ absl::Status RowLife::CountRows(RowStore* store) {
     if (mark.last_step > std::max(steps_, 1u)) {  // WriteRows gives 1 before the first step
       return absl::FailedPreconditionError(absl::StrCat(
           "table \"", ConfigOf(table).name, "\": the row of key ", key.key, " was updated in step ",
-          mark.last_step, ", but the collection starts behind step ", steps_,
-          "; give EmbeddingCollectionOptions.start.steps as it was with the snapshot"));
+          mark.last_step, ", but the collection starts behind step ", steps_, "; give ",
+          options_.NameOf("start.steps"), " as it was with the snapshot"));
     }
     if (mark.last_step > 0) CountWritten(table, mark, 1);
     return absl::OkStatus();

@@ -21,43 +21,6 @@ absl::Status CheckNoTableDecay(const TableConfig& config, const char* call, cons
 
 }  // namespace
 
-absl::Status RowRules::CheckStaged(const EmbeddingCollectionOptions& options) {
-  if (std::any_of(options.start.age_lines.begin(), options.start.age_lines.end(),
-                  [](const RowLines& lines) { return !lines.none(); })) {
-    return absl::UnimplementedError(
-        "EmbeddingCollectionOptions.start.age_lines: some of the rows have aged, which "
-        "a device cache does not know so far; start on the CPU without one, or from an export, "
-        "which leaves those rows out");
-  }
-  for (const TableConfig& table : options.tables) {
-    if (table.max_row_gradient_norm > 0 || options.max_gradient_norm > 0) {
-      return absl::UnimplementedError(
-          "EmbeddingCollection with cache.device_bytes does not clip gradients of rows so far: "
-          "max_gradient_norm and max_row_gradient_norm must be 0");
-    }
-    const auto error = [&table](auto&&... what) {
-      return absl::UnimplementedError(absl::StrCat("table \"", table.name, "\": ", what...));
-    };
-    if (!table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0 ||
-        table.score != ScoreRule::kNone) {
-      return error(
-          "admission, ttl_steps, max_rows and score work on a CPU without a device cache "
-          "only so far; leave them out, or cache.device_bytes 0 on the CPU");
-    }
-    if (table.serve_rows != ServingRows::kAsTrained) {
-      return error("serve_rows ", std::string(WordOf(kServingRowsWords, table.serve_rows)),
-                   " works without a device cache only so far; leave it as_trained, or "
-                   "cache.device_bytes 0 on the CPU");
-    }
-    if (table.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
-      return error(
-          "weight_decay_mode table works without a device cache only so far; use l2, "
-          "or leave cache.device_bytes 0 on the CPU");
-    }
-  }
-  return absl::OkStatus();
-}
-
 bool RowRules::AskForLookups(const EmbeddingCollectionOptions& options) {
   return std::any_of(options.tables.begin(), options.tables.end(),
                      [](const TableConfig& table) { return !table.admission.always(); });

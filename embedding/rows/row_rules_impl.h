@@ -57,7 +57,7 @@ enum class RowReader {
 // A step:    Read, in its lookup. In its update ChooseTrained, and ScaleGradients when the sums of
 //            the gradients are there; both may fail, and no row has changed then. Then
 //            BeforeUpdate, the optimizer with history(), AfterUpdate, EndStep, and DropAged.
-// Devices:   with staged caches no table has a rule, see CheckStaged; the calls of a step then do
+// Devices:   with staged caches no table has a rule, see options.cc; the calls of a step then do
 //            nothing, and its rows may be left out.
 // Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
 // Errors:    ResourceExhausted (memory for copies, room for counters), OutOfRange (a gradient that
@@ -83,9 +83,6 @@ class RowRules {
     LivingRows living_;
     RoundedRows rounded_;
   };
-
-  // Unimplemented where tables have rules that do not work with staged caches. Names the options.
-  static absl::Status CheckStaged(const EmbeddingCollectionOptions& options);
 
   // Whether some rule goes by RuledRows::lookups.
   static bool AskForLookups(const EmbeddingCollectionOptions& options);

@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<CachedStore>> CachedStore::Create(
     const int64_t least = MinCacheBytes(width.row_bytes);
     if (width.cache_bytes < least) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("cache.bytes: host cache budget ", width.cache_bytes, " bytes for rows of ",
+          absl::StrCat("host cache: a budget of ", width.cache_bytes, " bytes for rows of ",
                        width.row_bytes, " bytes; the least is ", least));
     }
     cached->budget_bytes_ += width.cache_bytes;

@@ -34,9 +34,9 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
   HOTROW_CHECK(options.place.device == Device::kCpu || options.place.staged);
   const int64_t least = MinCacheBytes(1, row_bytes, options.place);
   if (options.cache_bytes < least) {
-    return absl::ResourceExhaustedError(absl::StrCat(CacheBudgetName(options.place), ": ",
-                                                     options.cache_bytes, " bytes for rows of ",
-                                                     row_bytes, " bytes; the least is ", least));
+    return absl::ResourceExhaustedError(absl::StrCat("row cache: ", options.cache_bytes,
+                                                     " bytes for rows of ", row_bytes,
+                                                     " bytes; the least is ", least));
   }
   std::unique_ptr<CachedTable> table;
   if (options.place.staged) {

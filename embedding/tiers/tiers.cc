@@ -18,11 +18,11 @@ using Placed = TieredTable::Placed;
 absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOptions& options,
                                                      const Plan& plan, CachePlace place,
                                                      ThreadPool* pool) {
+  const std::string name = CacheBudgetName(options, place);
   Plan split = plan;
   const int64_t cache_budget = CacheBudget(options, place);
   if (cache_budget > 0) {
     if (cache_budget < plan.min_cache_bytes) {
-      const char* const name = CacheBudgetName(place);
       return absl::ResourceExhaustedError(
           absl::StrCat(name, ": the cache budget is ", cache_budget, " bytes, but one step of ",
                        options.max_batch_size, " samples needs at least ", plan.min_cache_bytes,
@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
   }
   std::unique_ptr<Tiers> tiers(new Tiers());
   tiers->place_ = place;
+  tiers->cache_option_ = name;
   tiers->cache_.name = place.staged ? "device_cache" : "cache";
   tiers->cache_.budget_bytes = cache_budget;
   tiers->disk_.name = std::string(StoreKindName(FieldsOf(options.store).kind));
@@ -431,7 +432,7 @@ absl::Status Tiers::NoRoomError(const StepKeys& keys, int64_t batch_size, bool a
                        ? " and find no room all the same: too many fall into the same buckets of "
                          "the cache, as keys do that were chosen to"
                        : "",
-                   "; raise ", CacheBudgetName(place_), " or lower the batch size"));
+                   "; raise ", cache_option_, " or lower the batch size"));
 }
 
 static void AddCounts(const TierCounts& counts, TierStats* tier) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -175,8 +176,9 @@ class Tiers final : public SnapshotRows {
   }
 
   CachePlace place_;
-  TierStats cache_;  // its name and budget
-  TierStats disk_;   // the store's name
+  std::string cache_option_;  // what errors call the budget of the cache
+  TierStats cache_;           // its name and budget
+  TierStats disk_;            // the store's name
   OpenedStore store_;
   std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store

@@ -269,6 +269,7 @@ absl::StatusOr<DeltaChain> CreateChain(const CreateChainOptions& options) {
                                          .shard_bytes = options.shard_bytes,
                                          .memory_bytes = options.memory_bytes,
                                          .store_bytes = options.store_bytes,
+                                         .store_option = options.store_option,
                                          .env = &env})
                              .status());
   HOTROW_ASSIGN_OR_RETURN(const std::string text,

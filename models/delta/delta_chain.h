@@ -80,7 +80,8 @@ struct CreateChainOptions {
   int64_t shard_bytes = int64_t{1} << 30;     // as in ExportOptions
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
   int64_t store_bytes = 0;                    // as in ExportOptions
-  Env* env = nullptr;                         // not owned; null: the real file system
+  const char* store_option = "--store_bytes";
+  Env* env = nullptr;  // not owned; null: the real file system
 };
 // Makes a chain without deltas: whole, or nothing that IsChain. Errors: those of ExportPortable.
 absl::StatusOr<DeltaChain> CreateChain(const CreateChainOptions& options);

@@ -43,7 +43,7 @@ Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const st
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenPart(Env& env, const SavedModel& saved,
                                                          int32_t rank,
                                                          const ExportDeltaOptions& options) {
-  return OpenSavedPart(env, saved, rank, options.store_bytes);
+  return OpenSavedPart(env, saved, rank, options.store_bytes, options.store_option);
 }
 
 // Calls visit for each row in the parts of these ranks, but for those that have aged.
@@ -238,6 +238,7 @@ absl::StatusOr<DeltaChain> FindChain(Env& env, const SavedModel& parent,
                         .shard_bytes = options.shard_bytes,
                         .memory_bytes = options.memory_bytes,
                         .store_bytes = options.store_bytes,
+                        .store_option = options.store_option,
                         .env = &env});
   }
   HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, dir));

@@ -22,7 +22,8 @@ struct ExportDeltaOptions {
   int64_t shard_bytes = int64_t{1} << 30;  // of an array of the base in one file, at most
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers, and of the parent's keys
   int64_t store_bytes = 0;                    // as in ExportOptions
-  Env* env = nullptr;                         // not owned; null: the real file system
+  const char* store_option = "--store_bytes";
+  Env* env = nullptr;  // not owned; null: the real file system
 };
 
 struct DeltaSummary {

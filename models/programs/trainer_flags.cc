@@ -47,10 +47,6 @@ absl::Status CheckDevice(const TrainerOptions& o) {
         "--device=cuda needs --device_cache_bytes=BYTES, the device memory that rows may take; min "
         "is the rows of one step");
   }
-  if (o.device_cache_bytes != 0 && o.cache_bytes != 0 && FactsOf(o.store).in_place) {
-    return absl::InvalidArgumentError(
-        "--cache_bytes is memory between the device and a disk; with --store=memory leave it out");
-  }
   if (o.device_cache_bytes != 0 && o.cache_bytes == kSmallestCache) {
     return absl::InvalidArgumentError(
         "--cache_bytes=min is for rows that are trained in that cache; with --device_cache_bytes "
@@ -231,7 +227,7 @@ absl::Status ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   }
   HOTROW_RETURN_IF_ERROR(ResolveTiers(local_ranks, &o));
   HOTROW_RETURN_IF_ERROR(CheckDevice(o));
-  HOTROW_RETURN_IF_ERROR(WithFlagNames(CheckDensePrecision(o.precision, o.device)));
+  HOTROW_RETURN_IF_ERROR(CheckDensePrecision(o.precision, o.device, "--precision="));
   return o.Validate();
 }
 

@@ -112,6 +112,8 @@ absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& optio
                                        .tables = StoreTablesOf(tables),
                                        .memory_budget_bytes = options.store_bytes,
                                        .disk_budget_bytes = disk_bytes,
+                                       .memory_option = "--store_bytes",
+                                       .disk_option = "--disk_bytes",
                                        .env = options.env});
   if (auto* const ssd = std::get_if<SsdStoreOptions>(&store_options); ssd != nullptr) {
     ssd->background = options.env == nullptr;  // one order of calls where they are tested
@@ -212,7 +214,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, saved));
   // Opens the first part before anything is made.
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader,
-                          OpenSavedPart(env, saved, 0, options.store_bytes));
+                          OpenSavedPart(env, saved, 0, options.store_bytes, options.store_option));
   PortableModel portable;
   portable.model = saved;
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(saved));
@@ -229,7 +231,8 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   for (int32_t rank = 0; rank < world_size; ++rank) {
     if (rank > 0) {
       reader.reset();  // its index before the next one's
-      HOTROW_ASSIGN_OR_RETURN(reader, OpenSavedPart(env, saved, rank, options.store_bytes));
+      HOTROW_ASSIGN_OR_RETURN(
+          reader, OpenSavedPart(env, saved, rank, options.store_bytes, options.store_option));
     }
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {

@@ -28,6 +28,7 @@ struct ExportOptions {
   // The limit of the index of an ssd store; 0: none. The parts of several ranks are read one by
   // one.
   int64_t store_bytes = 0;
+  const char* store_option = "--store_bytes";  // what errors call it
   // Keys whose rows are left out, ascending, by the name of their table.
   std::map<std::string, std::vector<uint64_t>> without;
   Env* env = nullptr;  // not owned; null: the real file system

@@ -28,7 +28,8 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model) {
 }
 
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
-                                                              int32_t rank, int64_t memory_bytes) {
+                                                              int32_t rank, int64_t memory_bytes,
+                                                              const char* memory_option) {
   const SavedModel::Part& part = saved.parts[static_cast<size_t>(rank)];
   HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(saved));
@@ -36,6 +37,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
                                          .snapshot = part.snapshot,
                                          .identity = part.identity,
                                          .memory_budget_bytes = memory_bytes,
+                                         .memory_option = memory_option,
                                          .env = &env};
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader, OpenSnapshot(kind, options));
   const std::span<const StoreTable> found = reader->tables();

@@ -24,10 +24,11 @@ namespace hotrow {
 absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model);
 
 // Opens the part of one rank for reading and compares the widths of its tables with the manifest.
-// memory_bytes as in SnapshotReaderOptions. Errors: those of
+// memory_bytes as in SnapshotReaderOptions, with what errors call it. Errors: those of
 // store/snapshot_reader.h, DataLoss (the tables differ).
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
-                                                              int32_t rank, int64_t memory_bytes);
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(
+    Env& env, const SavedModel& saved, int32_t rank, int64_t memory_bytes,
+    const char* memory_option = "--store_bytes");
 
 // The lines for StartOptions::age_lines.
 std::vector<RowLines> AgeLinesOf(const SavedModel& saved);

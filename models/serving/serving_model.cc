@@ -386,8 +386,9 @@ class ModelReader {
       return Finish(*builder);
     }
     for (int32_t rank = 0; rank < std::ssize(saved().parts); ++rank) {
-      HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
-                              OpenSavedPart(env_, saved(), rank, options_.store_bytes));
+      HOTROW_ASSIGN_OR_RETURN(
+          const std::unique_ptr<SnapshotReader> reader,
+          OpenSavedPart(env_, saved(), rank, options_.store_bytes, "ScorerOptions.store_bytes"));
       HOTROW_RETURN_IF_ERROR(
           reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
             HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved(), rank, key));

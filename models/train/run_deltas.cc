@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "models/delta/apply_chain.h"
@@ -43,13 +42,8 @@ std::string RunDeltas::CheckpointOf(int64_t step) const {
 
 absl::Status RunDeltas::Named(const absl::Status& status) const {
   if (status.ok()) return status;
-  // Memory for reading is a part of these.
-  return absl::Status(
-      status.code(),
-      absl::StrCat("--delta_dir=", options_.delta_dir, ": ",
-                   absl::StrReplaceAll(status.message(),
-                                       {{"SnapshotReaderOptions.memory_budget_bytes",
-                                         absl::StrCat("--delta_bytes=", options_.delta_bytes)}})));
+  return absl::Status(status.code(),
+                      absl::StrCat("--delta_dir=", options_.delta_dir, ": ", status.message()));
 }
 
 // Multiples of delta_every, or the first checkpoint behind one that came late.
@@ -123,6 +117,7 @@ absl::Status RunDeltas::WriteLink(int64_t step) {
                                         .form = FormOf(options_),
                                         .memory_bytes = MemoryBytes(options_),
                                         .store_bytes = options_.delta_bytes - MemoryBytes(options_),
+                                        .store_option = "--delta_bytes",
                                         .env = &env_})
                                .status());
     written_ = absl::StrFormat("chain %s: base of step %s, written in %.2f s", options_.delta_dir,
@@ -136,6 +131,7 @@ absl::Status RunDeltas::WriteLink(int64_t step) {
                                        .form = FormOf(options_),
                                        .memory_bytes = MemoryBytes(options_),
                                        .store_bytes = options_.delta_bytes - MemoryBytes(options_),
+                                       .store_option = "--delta_bytes",
                                        .env = &env_}));
   written_ = absl::StrFormat("delta %s: %s rows, %s tombstones, %s, written in %.2f s", summary.to,
                              FormatCount(summary.rows), FormatCount(summary.erased),

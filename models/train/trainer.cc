@@ -594,7 +594,6 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
     return report;
   };
   absl::StatusOr<TrainReport> report = run();
-  if (!report.ok()) report = WithFlagNames(report.status());
   // The others wait for this rank and should know why they do so in vain, before it leaves.
   if (!report.ok() && options.communicator != nullptr) {
     options.communicator->Abort(std::string(report.status().message()));

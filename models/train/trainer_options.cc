@@ -12,20 +12,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "base/whole_name.h"
 #include "comm/communicator.h"
 #include "embedding/storage_fields.h"
 #include "models/train/pretrained_rows.h"
 #include "models/train/report.h"
+#include "models/train/trainer_settings.h"
 #include "store/store_facts.h"
 
 namespace hotrow {
 namespace {
-
-// The error for options where a flag of 0 is a choice of the program's.
-absl::Status AtLeastOne(const char* flag, int64_t value) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be at least 1, is ", value));
-}
 
 // Buffers of some MiB for each of reading, sorting and writing.
 constexpr int64_t kDeltaBytesMin = int64_t{64} << 20;
@@ -72,62 +67,29 @@ std::set<std::string> NamesOf(const std::string& text) {
   return absl::StrSplit(text, ',', absl::SkipEmpty());
 }
 
+// What the engine says of the tables, before there are data: all of them have the same options.
+absl::Status CheckTables(const TrainerOptions& o) {
+  DataSchema schema;
+  schema.features = {{.name = "each", .table = "each"}};
+  EmbeddingCollectionOptions tables = CollectionOptions(o, schema);
+  // Those that are not known yet.
+  TableConfig& table = tables.tables[0];
+  table.embedding_dim = std::max(table.embedding_dim, 1);
+  if (o.device_cache_bytes == kSmallestCache) tables.cache.device_bytes = 1;
+  if (o.device_cache_bytes == 0 && o.cache_bytes == kSmallestCache) tables.cache.bytes = 1;
+  return tables.Validate();
+}
+
 }  // namespace
 
 absl::Status TrainerOptions::Validate() const {
   if (pooling == Pooling::kNone) {
     return absl::InvalidArgumentError("--pooling must be sum or mean: models take pooled features");
   }
-  if (store_bytes < 1) return AtLeastOne("store_bytes", store_bytes);
-  if (exchange_feedback_bytes > 0 && exchange_backward == ExchangeType::kFp32) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--exchange_feedback=", exchange_feedback_bytes,
-        " keeps what gradients lose between ranks, and --exchange_backward=fp32 loses nothing; "
-        "add --exchange_backward=int8 (or fp16, bf16), or leave --exchange_feedback out"));
-  }
-  if (exchange_feedback_bytes != 0 && communicator != nullptr && communicator->world_size() > 1 &&
-      (device != Device::kCpu || device_cache_bytes != 0)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "--exchange_feedback=", exchange_feedback_bytes,
-        " works with --device=cpu and without --device_cache_bytes only so far; leave it out"));
-  }
-  if ((device != Device::kCpu || device_cache_bytes != 0) &&
-      (max_row_gradient_norm > 0 || max_table_gradient_norm > 0)) {
-    return absl::UnimplementedError(
-        "--max_row_gradient_norm and --max_table_gradient_norm work with --device=cpu and without "
-        "--device_cache_bytes only so far; leave them out");
-  }
-  if ((device != Device::kCpu || device_cache_bytes != 0) &&
-      (!admission.always() || ttl_steps > 0 || max_rows > 0)) {
-    return absl::UnimplementedError(
-        "--admission, --ttl_steps and --max_rows work with --device=cpu and without "
-        "--device_cache_bytes only so far; leave them out");
-  }
-  if ((device != Device::kCpu || device_cache_bytes != 0) &&
-      serve_rows != ServingRows::kAsTrained) {
-    return absl::UnimplementedError(absl::StrCat(
-        "--serve_rows=", std::string(WordOf(kServingRowsWords, serve_rows)),
-        " works with --device=cpu and without --device_cache_bytes only so far; leave it out"));
-  }
   if (!IsLossScale(loss_scale)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--loss_scale must be a power of two from 1 to 2^40, is ", loss_scale));
   }
-  HOTROW_RETURN_IF_ERROR(admission.Validate());
-  if (admission.counts() && admission_bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--admission=", AdmissionText(admission),
-        " counts lookups; give --admission_bytes, the memory of the counters, about 24 bytes for "
-        "each key that waits for its row"));
-  }
-  HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
-  if (table_optimizer.weight_decay_mode == WeightDecayMode::kTable &&
-      (device != Device::kCpu || device_cache_bytes != 0)) {
-    return absl::UnimplementedError(
-        "--table_weight_decay_mode=table works with --device=cpu and without --device_cache_bytes "
-        "only so far; use l2, or leave these out");
-  }
-  if (initializer.has_value()) HOTROW_RETURN_IF_ERROR(initializer->Validate());
   if (!(max_gradient_norm >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_gradient_norm must be at least 0, is ", max_gradient_norm));
@@ -152,13 +114,9 @@ absl::Status TrainerOptions::Validate() const {
           "--store_path and --disk_bytes are for --store=", StoreWords(&StoreFacts::on_disk, "and"),
           "; the ", std::string(facts.word), " store has no files but its snapshots"));
     }
-  } else {
-    if (store_path.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--store=", std::string(facts.word),
-                       " needs --store_path=DIR, the directory of the rows"));
-    }
-    if (disk_bytes < 1) return AtLeastOne("disk_bytes", disk_bytes);
+  } else if (store_path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--store=", std::string(facts.word), " needs --store_path=DIR, the directory of the rows"));
   }
   if (metrics_port + (communicator == nullptr ? 0 : communicator->world_size() - 1) > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", metrics_port,
@@ -169,6 +127,7 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics_every must be above 0, is ", metrics_every));
   }
+  HOTROW_RETURN_IF_ERROR(CheckTables(*this));
   return dense_optimizer.Validate();
 }
 
@@ -222,6 +181,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
         table.num_embeddings > 0 ? Initializer::UniformOfRows(table.num_embeddings)
                                  : Initializer{InitializerKind::kUniform, 0.01f});
   }
+  out.name_option = FlagOfOption;
   out.seed = options.seed;
   out.max_batch_size = options.batch_size;
   out.max_gradient_norm = options.max_table_gradient_norm;
@@ -273,15 +233,6 @@ absl::Status CheckReadOnly(const TrainerOptions& options, const DataSchema& sche
 
 absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
                             EmbeddingCollectionOptions* tables) {
-  if (options.exchange_feedback_bytes > 0) {
-    const int64_t least = EmbeddingCollection::MinFeedbackBytes(*tables);
-    if (options.exchange_feedback_bytes < least) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--exchange_feedback=", options.exchange_feedback_bytes,
-                       " is too small: the residuals of four rows of ", options.embedding_dim,
-                       " columns need ", least, " bytes; raise it, or use --exchange_feedback=0"));
-    }
-  }
   // The cache that rows are trained in.
   const bool on_device = options.device_cache_bytes != 0;
   const char* const flag = on_device ? "device_cache_bytes" : "cache_bytes";
@@ -300,46 +251,6 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
         "); raise it, use --", flag, "=min, or lower --batch_size"));
   }
   return absl::OkStatus();
-}
-
-absl::Status WithFlagNames(const absl::Status& status) {
-  if (status.ok()) return status;
-  // A name before those that it ends in.
-  std::vector<std::pair<std::string_view, std::string_view>> flags = {
-      {"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
-      {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
-      {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
-      {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
-      {"EmbeddingCollectionOptions.cache.device_index_bytes", "--device_index_bytes"},
-      {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
-      {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
-      {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
-      {"SnapshotReaderOptions.memory_budget_bytes", "--store_bytes"},
-      {"cache.bytes", "--cache_bytes"},
-      {"cache.device_bytes", "--device_cache_bytes"},
-      {"cache.device_index_bytes", "--device_index_bytes"},
-      {"DensePrecision::kBf16", "--precision=bf16"},
-      {"DensePrecision::kFp16", "--precision=fp16"},
-      {"DensePrecision::kTf32", "--precision=tf32"},
-      {"DensePrecision::kFp32", "--precision=fp32"}};
-  for (const StoreKind kind : StoreKinds()) {
-    flags.emplace_back(FactsOf(kind).memory_option, "--store_bytes");
-    if (FactsOf(kind).on_disk) flags.emplace_back(FactsOf(kind).disk_option, "--disk_bytes");
-  }
-  std::string text(status.message());
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (!NameBegins(text, at)) continue;
-    for (const auto& [name, flag] : flags) {
-      if (std::string_view(text).substr(at, name.size()) != name ||
-          !NameEnds(text, at + name.size())) {
-        continue;
-      }
-      text.replace(at, name.size(), flag);
-      at += flag.size() - 1;
-      break;
-    }
-  }
-  return text == status.message() ? status : absl::Status(status.code(), text);
 }
 
 absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what,

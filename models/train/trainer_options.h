@@ -171,15 +171,10 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
 absl::Status CheckReadOnly(const TrainerOptions& options, const DataSchema& schema);
 
 // Sets the smallest budgets in `tables` if `options` ask for them. `tables` is complete otherwise.
-// Errors: ResourceExhausted, InvalidArgument (a budget too small for one step), which name the
-//         flag,
-// the limit and the value.
+// Errors: ResourceExhausted (too small for one step), which names the flag, the limit and the
+// value; those of EmbeddingCollectionOptions::Validate.
 absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
                             EmbeddingCollectionOptions* tables);
-
-// The same error with the flags that set what it names: options of the libraries below (ours and
-// the embedding collection's), which know no flags.
-absl::Status WithFlagNames(const absl::Status& status);
 
 // The error of a run whose `what` is not finite in a step: OutOfRange, with the flags that help and
 // what is known of the cause.

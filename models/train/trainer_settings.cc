@@ -104,17 +104,6 @@ FlagField InitializerFlag(std::optional<Initializer>* field) {
           .get = [field] { return FlagValue(InitializerText(*field)); }};
 }
 
-FlagField AdmissionFlag(Admission* field) {
-  return {.hint = "RULE",
-          .set =
-              [field](std::string_view text) {
-                absl::StatusOr<Admission> parsed = ParseAdmission(text);
-                if (parsed.ok()) *field = *parsed;
-                return parsed.status();
-              },
-          .get = [field] { return FlagValue(AdmissionText(*field)); }};
-}
-
 // "1,0.5".
 FlagField WeightsFlag(std::vector<double>* field) {
   return {.hint = "X,X,...",
@@ -391,7 +380,7 @@ const TrainerSetting kSettings[] = {
      .role = kBits,
      .part = kTables,
      .older = {.value = "always"},
-     .bind = [](O& o) { return AdmissionFlag(&o.admission); }},
+     .bind = [](O& o) { return WordFlag("RULE", &o.admission, ParseAdmission, AdmissionText); }},
     {.name = "ttl_steps",
      .group = kTrainingGroup,
      .help = "rows that no step has updated for more than so many steps are dropped, and read as "
@@ -830,6 +819,27 @@ const TrainerSetting* FindTrainerSetting(std::string_view name) {
       std::find_if(std::begin(kSettings), std::end(kSettings),
                    [name](const TrainerSetting& row) { return row.name == name; });
   return at == std::end(kSettings) ? nullptr : at;
+}
+
+std::string FlagOfOption(std::string_view path) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"max_batch_size", "batch_size"},
+      {"max_gradient_norm", "max_table_gradient_norm"},
+      {"store.path", "store_path"},
+      {"store.memory_bytes", "store_bytes"},
+      {"store.disk_bytes", "disk_bytes"},
+      {"cache.bytes", "cache_bytes"},
+      {"cache.device_bytes", "device_cache_bytes"},
+      {"cache.device_index_bytes", "device_index_bytes"},
+      {"ranks.backward", "exchange_backward"},
+      {"ranks.feedback_bytes", "exchange_feedback"},
+      {"optimizer.weight_decay_mode", "table_optimizer.weight_decay_mode"}};
+  std::string_view name = path;
+  for (const auto& [option, setting] : kNames) {
+    if (option == path) name = setting;
+  }
+  const TrainerSetting* const row = FindTrainerSetting(name);
+  return row == nullptr ? std::string(path) : absl::StrCat("--", row->flag_name());
 }
 
 absl::Status CheckLowerBounds(const TrainerOptions& options) {

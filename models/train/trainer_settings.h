@@ -68,6 +68,8 @@ struct TrainerSetting {
 // All settings in the order of --help; settings without a flag stand next to related ones.
 std::span<const TrainerSetting> TrainerSettings();
 const TrainerSetting* FindTrainerSetting(std::string_view name);  // null: there is none
+// EmbeddingCollectionOptions::name_option: "--cache_bytes" of "cache.bytes".
+std::string FlagOfOption(std::string_view path);
 
 // Checks whole numbers against the lower bounds of their flags. Errors: InvalidArgument, which
 // names the flag, the limit and the value.

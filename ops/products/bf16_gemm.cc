@@ -167,17 +167,18 @@ constexpr bool kOneDnnKnown = false;
 
 #endif
 
-absl::Status CheckBf16(bool onednn_supports, bool rows_supported, const std::string& processor) {
+absl::Status CheckBf16(bool onednn_supports, bool rows_supported, const std::string& processor,
+                       const std::string& option) {
   if (!kOneDnnKnown) {
     return absl::FailedPreconditionError(
-        "DensePrecision::kBf16 needs a build with oneDNN 2; use DensePrecision::kFp32");
+        absl::StrCat(option, "bf16 needs a build with oneDNN 2; use ", option, "fp32"));
   }
   if (onednn_supports && rows_supported) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("DensePrecision::kBf16 needs a processor with AVX-512 BF16 (better: AMX), which "
-                   "this one lacks or "
-                   "the environment forbids (ONEDNN_MAX_CPU_ISA): ",
-                   processor, "; use DensePrecision::kFp32"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      option,
+      "bf16 needs a processor with AVX-512 BF16 (better: AMX), which this one lacks or "
+      "the environment forbids (ONEDNN_MAX_CPU_ISA): ",
+      processor, "; use ", option, "fp32"));
 }
 
 Bf16Scratch::Bf16Scratch() = default;
@@ -332,21 +333,21 @@ WeightBlocks CutWeights(std::span<const Bf16Linear* const> linears) {
 
 namespace hotrow {
 
-absl::Status CheckDensePrecision(DensePrecision precision, Device device) {
+absl::Status CheckDensePrecision(DensePrecision precision, Device device, std::string_view option) {
   if (device != Device::kCpu || precision == DensePrecision::kFp32) return absl::OkStatus();
+  const std::string name(option);
   if (precision == DensePrecision::kTf32) {
     return absl::InvalidArgumentError(
-        "DensePrecision::kTf32 is for GPUs; on the CPU use DensePrecision::kFp32");
+        absl::StrCat(name, "tf32 is for GPUs; on the CPU use ", name, "fp32"));
   }
   if (precision == DensePrecision::kFp16) {
     return absl::InvalidArgumentError(
-        "DensePrecision::kFp16 is for GPUs; on the CPU use DensePrecision::kBf16 or "
-        "DensePrecision::kFp32");
+        absl::StrCat(name, "fp16 is for GPUs; on the CPU use ", name, "bf16 or ", name, "fp32"));
   }
   const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   const bool onednn_supports =
       (isa & dnnl_cpu_isa_avx512_core_bf16) == static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);
-  return internal::CheckBf16(onednn_supports, internal::Bf16RowsSupported(), ProcessorKind());
+  return internal::CheckBf16(onednn_supports, internal::Bf16RowsSupported(), ProcessorKind(), name);
 }
 
 }  // namespace hotrow

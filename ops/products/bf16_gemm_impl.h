@@ -24,9 +24,10 @@
 // copies, and what is padded is zero.
 namespace hotrow::internal {
 
-// CheckDensePrecision(kBf16), for a processor that has what these say. `processor` is for the
-// error.
-absl::Status CheckBf16(bool onednn_supports, bool rows_supported, const std::string& processor);
+// CheckDensePrecision(kBf16), for a processor that has what these say. `processor` and `option` are
+// for the error.
+absl::Status CheckBf16(bool onednn_supports, bool rows_supported, const std::string& processor,
+                       const std::string& option);
 
 // result [rows, columns] = a [rows, inner] b [inner, columns] (+ bias [columns]), b in panels. rows
 // is a multiple of 16, inner of kPanelRows, columns of kPanelColumns.

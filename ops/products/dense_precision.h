@@ -31,8 +31,10 @@ std::string_view DensePrecisionName(DensePrecision precision);
 
 // Whether such products can be had: on the CPU by this machine's processor and this build; every
 // GPU that we run on has all. Errors name the precision and the remedy: InvalidArgument (TF32
-// or FP16 on the CPU), FailedPrecondition, which says what is missing.
-absl::Status CheckDensePrecision(DensePrecision precision, Device device = Device::kCpu);
+// or FP16 on the CPU), FailedPrecondition, which says what is missing. option: stands before the
+// words of precisions there, for callers who know it by another name: "--precision=".
+absl::Status CheckDensePrecision(DensePrecision precision, Device device = Device::kCpu,
+                                 std::string_view option = "precision ");
 
 }  // namespace hotrow
 

@@ -5,6 +5,7 @@ that a call costs about a microsecond. ctypes releases the GIL while one runs.
 """
 
 import ctypes
+import dataclasses
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int
 from ctypes import c_uint64, c_void_p
 from typing import Any, Callable, Optional
 
-from . import errors
+from . import errors, options
 from ._processor import check_processor
 
 UINT64, INT64, INT32, FLOAT32 = 1, 2, 3, 4
@@ -64,6 +65,10 @@ class Optimizer(Structure):
     ]
 
 
+_C_TYPES: Any = {str: c_char_p, int: c_int64, float: c_float}
+_OF_TABLES = [(each.name, _C_TYPES.get(each.type)) for each in dataclasses.fields(options.Table)]
+
+
 class Table(Structure):
     _fields_ = [
         ("struct_size", c_uint64),
@@ -81,13 +86,8 @@ class Table(Structure):
         ("max_hotness", c_int64),
         ("read_only_features", POINTER(c_char_p)),
         ("num_read_only_features", c_int64),
-        ("admission", c_char_p),
-        ("ttl_steps", c_int64),
-        ("min_rows", c_int64),
-        ("max_rows", c_int64),
-        ("score", c_char_p),
-        ("max_rows_by", c_char_p),
-        ("serve_rows", c_char_p),
+        # What joined them later stands in hotrow.Table in the same order.
+        *_OF_TABLES[_OF_TABLES.index(("admission", c_char_p)):],
     ]
 
 
@@ -291,7 +291,7 @@ _MESSAGE.argtypes = []
 
 
 # What messages call arguments, and what Python calls them.
-_WORDS = {
+WORDS = {
     "bags_type": "the dtype of lengths or offsets",
     "cache_bytes": "cache",
     "cache_device_bytes": "device_cache",
@@ -301,13 +301,16 @@ _WORDS = {
     "exchange_feedback_bytes": "exchange_feedback",
     "feature_names": "features",
     "ftrl_beta": "beta",
+    "initializer_value": "initializer.value",
     "hotrow_checkpoint_begin": "save_checkpoint",
     "hotrow_settle": "EmbeddingCollection.settle",
     "learning_rate": "lr",
     "learning_rate_factor": "lr_factor",
     "candidate_dense": "dense",
     "memory_bytes": "memory",
+    "optimizer.ftrl_beta": "optimizer.beta",
     "optimizer.kind": "optimizer",
+    "optimizer.learning_rate": "optimizer.lr",
     "options.block_samples": "block_samples",
     "options.deadline_ms": "deadline",
     "options.dense_precision": "dense_precision",
@@ -336,13 +339,13 @@ _WORDS = {
 # Not as part of a path, of a longer name or of a quoted one, which are somebody's own.
 _ANY_WORD = re.compile(
     r"""(?<![\w.'"/-])(?:"""
-    + "|".join(re.escape(word) for word in sorted(_WORDS, key=len, reverse=True))
+    + "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
     + r""")(?![\w'"/-]|\.[\w'"/-])"""
 )
 
 
 def in_words_of_python(message: str) -> str:
-    return _ANY_WORD.sub(lambda match: _WORDS[match.group()], message)
+    return _ANY_WORD.sub(lambda match: WORDS[match.group()], message)
 
 
 #: .error, of this thread: what a callback of the library raised that is no Exception.

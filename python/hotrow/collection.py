@@ -2,14 +2,13 @@
 
 import collections
 import ctypes
-import dataclasses
 import operator
 import os
 import re
 import threading
 import warnings
 from collections.abc import Mapping
-from ctypes import byref, c_int32, c_int64, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
 from types import TracebackType
 from typing import (
     Any, Callable, Deque, Dict, FrozenSet, List, Optional, Sequence, Tuple, Type, Union,
@@ -35,44 +34,38 @@ EMULATED = bool(os.environ.get("HOTROW_EMULATED_GPU"))
 Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
 
 
+_READ: Dict[Any, Callable[[Any, str], Any]] = {
+    c_char_p: _text, c_float: real, c_int64: integer,
+    c_uint64: lambda value, name: integer(value, name, *UINT64),
+}
+
+
+def _put(out: Any, given: Mapping[str, Any], place: str = "") -> None:
+    """The numbers and texts of a C struct from arguments. _abi.WORDS: where names differ."""
+    for field, kind in out._fields_:
+        name = _abi.WORDS.get(field, field)
+        if name in given and kind in _READ:
+            read = parse_bytes if field.endswith("_bytes") else _READ[kind]
+            setattr(out, field, read(given[name], place + name))
+
+
 def _c_optimizer(optimizer: Optimizer, place: str) -> Any:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{place}: is {optimizer!r}, must be one such as hotrow.RowwiseAdagrad()")
     out = _abi.default(_abi.Optimizer, "optimizer")
-    out.kind = optimizer.kind.encode()
-    out.learning_rate = real(optimizer.lr, f"{place}.lr")
-    out.weight_decay = real(optimizer.weight_decay, f"{place}.weight_decay")
-    out.weight_decay_mode = _text(optimizer.weight_decay_mode, f"{place}.weight_decay_mode")
-    for field in dataclasses.fields(optimizer):
-        if field.name not in ("lr", "weight_decay", "weight_decay_mode"):
-            name = "ftrl_beta" if field.name == "beta" else field.name
-            setattr(out, name, real(getattr(optimizer, field.name), f"{place}.{field.name}"))
+    _put(out, {**vars(optimizer), "kind": optimizer.kind}, f"{place}.")
     return out
 
 
 def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     if not isinstance(table, Table):
         raise TypeError(f"{place}: is {table!r}, must be a hotrow.Table")
-    out.name = _text(table.name, f"{place}.name")
-    out.embedding_dim = integer(table.dim, f"{place}.dim")
+    given = {**vars(table), "initializer": table.initializer.kind}
+    _put(out, {**given, "initializer.value": table.initializer.value}, f"{place}.")
     features = table.features or (table.name,)
     out.feature_names = texts(features, f"{place}.features")
     out.num_features = len(features)
-    out.pooling = _text(table.pooling, f"{place}.pooling")
-    out.weights_precision = _text(table.weights_precision, f"{place}.weights_precision")
     out.optimizer = ctypes.pointer(_c_optimizer(table.optimizer, f"{place}.optimizer"))
-    out.initializer = _text(table.initializer.kind, f"{place}.initializer")
-    out.initializer_value = real(table.initializer.value, f"{place}.initializer.value")
-    out.num_embeddings = integer(table.num_embeddings, f"{place}.num_embeddings")
-    out.max_hotness = integer(table.max_hotness, f"{place}.max_hotness")
-    out.admission = _text(table.admission, f"{place}.admission")
-    out.ttl_steps = integer(table.ttl_steps, f"{place}.ttl_steps")
-    out.min_rows = integer(table.min_rows, f"{place}.min_rows")
-    out.max_rows = integer(table.max_rows, f"{place}.max_rows")
-    out.score = _text(table.score, f"{place}.score")
-    out.max_rows_by = _text(table.max_rows_by, f"{place}.max_rows_by")
-    out.serve_rows = _text(table.serve_rows, f"{place}.serve_rows")
-    out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:
         out.read_only_features = texts(read_only, f"{place}.read_only_features")
@@ -316,6 +309,7 @@ class EmbeddingCollection(_abi.Owner):
         optional_features: Sequence[str] = (),
         metrics_port: Optional[int] = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name != "store"}
         self._address: Optional[int] = None
         self._metrics: Optional[MetricsServer] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
@@ -346,31 +340,14 @@ class EmbeddingCollection(_abi.Owner):
         if feature_order is not None:
             options.feature_order = texts(feature_order, "feature_order")
             options.num_feature_order = len(feature_order)
-        options.seed = integer(seed, "seed", *UINT64)
-        options.max_batch_size = integer(max_batch_size, "max_batch_size")
-        options.max_gradient_norm = real(max_gradient_norm, "max_gradient_norm")
         put_store(options, store)
         if checkpoint_dir is None and not isinstance(store, Memory):
             checkpoint_dir, checkpoint_keep, resume = self._keep_in_store(store, resume)
-        options.cache_bytes = parse_bytes(cache, "cache")
-        options.cache_policy = _text(cache_policy, "cache_policy")
-        options.prefetch_depth = integer(prefetch_depth, "prefetch_depth")
-        options.evaluation_staging_bytes = parse_bytes(evaluation_staging, "evaluation_staging")
-        options.checkpoint_dir = _text(checkpoint_dir, "checkpoint_dir")
-        options.checkpoint_keep = integer(checkpoint_keep, "checkpoint_keep")
-        options.checkpoint_model = _text(checkpoint_model, "checkpoint_model")
+            given.update(checkpoint_dir=checkpoint_dir, checkpoint_keep=checkpoint_keep)
+        _put(options, given)
         options.resume = 1 if resume else 0
-        options.init_from = _text(init_from, "init_from")
         if communicator is not None:
             options.communicator = communicator._handle
-        options.exchange_forward = _text(exchange_forward, "exchange_forward")
-        options.exchange_backward = _text(exchange_backward, "exchange_backward")
-        options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
-        options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
-        options.admission_bytes = parse_bytes(admission_bytes, "admission_bytes")
-        options.row_limit_steps = integer(row_limit_steps, "row_limit_steps")
-        options.cache_device_bytes = parse_bytes(device_cache, "device_cache")
-        options.cache_device_index_bytes = parse_bytes(device_index_memory, "device_index_memory")
 
         context_options = _abi.default(_abi.Context, "context_options")
         kind, context_options.device_index = _device(device)

@@ -30,8 +30,7 @@ class HostSnapshotReader final : public SnapshotReader {
         path_(absl::StrCat(options.path, "/", internal::SnapshotFileName(options.snapshot))),
         budget_(options.memory_budget_bytes == 0 ? std::numeric_limits<int64_t>::max()
                                                  : options.memory_budget_bytes,
-                "reading a snapshot of a host store", "SnapshotReaderOptions.memory_budget_bytes") {
-  }
+                "reading a snapshot of a host store", options.memory_option) {}
 
   absl::Status Open(const std::string& dir) {
     HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(dir));

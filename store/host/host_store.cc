@@ -40,7 +40,7 @@ absl::Status HostStoreOptions::Validate() const {
   }
   if (budget_bytes < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("HostStoreOptions.budget_bytes must be at least 1, it is ", budget_bytes));
+        absl::StrCat(memory_option, " must be at least 1, it is ", budget_bytes));
   }
   if (!rows_max.empty() && rows_max.size() != tables.size()) {
     return absl::InvalidArgumentError(
@@ -65,7 +65,7 @@ absl::Status HostStoreOptions::Validate() const {
 struct HostStore::Impl {
   explicit Impl(const HostStoreOptions& options)
       : options(options),
-        budget(options.budget_bytes, "host store", "HostStoreOptions.budget_bytes"),
+        budget(options.budget_bytes, "host store", this->options.memory_option.c_str()),
         rows(this->options, budget),
         snapshots(this->options, rows) {}
 

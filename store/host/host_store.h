@@ -43,6 +43,7 @@ struct HostStoreOptions {
   // is locked when a batch needs it, a gigabyte at most at a time, which holds up launches of
   // kernels.
   Device device = Device::kCpu;
+  std::string memory_option = "HostStoreOptions.budget_bytes";  // what errors call budget_bytes
   // How many rows each of `tables` can have; 0: not known. Empty: none is known. More are legal.
   std::vector<int64_t> rows_max;
   // kCuda: its threads make the memory present that is locked while the store opens; null: the

@@ -78,7 +78,7 @@ absl::Status RocksDisk::DiskFull(int64_t used, int64_t more, int64_t limit) cons
       "RocksDB store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
       " bytes is full: rows take ", used - held, " bytes, ", held,
       " more are held by snapshots, and ", more, " are needed where ", limit,
-      " may be used; raise RocksStoreOptions.disk_budget_bytes, drop snapshots or erase rows"));
+      " may be used; raise ", options_.disk_option, ", drop snapshots or erase rows"));
 }
 
 int64_t RocksDisk::UsedWithMemtables(const RocksEngine& engine) const {

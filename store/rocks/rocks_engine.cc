@@ -136,13 +136,12 @@ absl::Status RocksEngine::ToStatus(const rocksdb::Status& status, std::string_vi
         options_.disk_budget_bytes == 0
             ? text
             : absl::StrCat(text, "; the disk budget is ", options_.disk_budget_bytes, " bytes, ",
-                           disk_.used_bytes(),
-                           " are used; raise RocksStoreOptions.disk_budget_bytes"));
+                           disk_.used_bytes(), " are used; raise ", options_.disk_option));
   }
   if (status.IsMemoryLimit()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(text, "; the memory budget is ", options_.memory_budget_bytes,
-                     " bytes; raise RocksStoreOptions.memory_budget_bytes"));
+    return absl::ResourceExhaustedError(absl::StrCat(text, "; the memory budget is ",
+                                                     options_.memory_budget_bytes, " bytes; raise ",
+                                                     options_.memory_option));
   }
   return RocksErrorWithText(status, text);
 }

@@ -33,13 +33,12 @@ absl::Status RocksStoreOptions::Validate() const {
     }
   }
   if (memory_budget_bytes < kRocksMemoryMin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("RocksStoreOptions.memory_budget_bytes must be at least ", kRocksMemoryMin,
-                     ", it is ", memory_budget_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        memory_option, " must be at least ", kRocksMemoryMin, ", it is ", memory_budget_bytes));
   }
   if (disk_budget_bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "RocksStoreOptions.disk_budget_bytes must be at least 0, it is ", disk_budget_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat(disk_option, " must be at least 0, it is ", disk_budget_bytes));
   }
   if (read_threads < 1 || read_threads > 256) {
     return absl::InvalidArgumentError(

@@ -281,11 +281,11 @@ absl::Status RocksStore::LookupChunk(std::span<const RowKey> keys, std::span<std
           TakeRow(keys[i], statuses[i], values[i], rows.empty() ? nullptr : rows[i], &found[i]));
     }
     if (IsOutOfCache(statuses[i])) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "RocksDB store ", options_.path, ": the memory budget of ", options_.memory_budget_bytes,
-          " bytes has no room for one more block of ",
-          std::max(kRocksBlockBytes, sizes_.row_bytes_max),
-          " bytes; raise RocksStoreOptions.memory_budget_bytes: ", statuses[i].ToString()));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("RocksDB store ", options_.path, ": the memory budget of ",
+                       options_.memory_budget_bytes, " bytes has no room for one more block of ",
+                       std::max(kRocksBlockBytes, sizes_.row_bytes_max), " bytes; raise ",
+                       options_.memory_option, ": ", statuses[i].ToString()));
     }
     values[i].Reset();
   }

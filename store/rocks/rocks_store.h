@@ -34,6 +34,9 @@ struct RocksStoreOptions {
   // Bypasses the page cache if the file system can, so that the budget covers all memory. If it
   // cannot, the store opens all the same.
   bool direct_io = true;
+  // What errors call the two budgets.
+  std::string memory_option = "RocksStoreOptions.memory_budget_bytes";
+  std::string disk_option = "RocksStoreOptions.disk_budget_bytes";
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };

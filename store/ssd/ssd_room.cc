@@ -60,11 +60,10 @@ absl::StatusOr<int64_t> SsdSegmentsMax(const SsdStoreOptions& options,
   count(manifest.segments);
   for (const SsdSnapshot& snapshot : manifest.snapshots) count(snapshot.segments);
   if (segments >= needed) return segments;
-  return OutOfRoomError(
-      absl::StrCat("SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
-                   " bytes is too small: this store needs ", needed * segment_bytes,
-                   " for its segments and ", SsdManifestReserve(manifest, needed),
-                   " for its manifest; raise SsdStoreOptions.disk_budget_bytes"));
+  return OutOfRoomError(absl::StrCat(
+      "SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
+      " bytes is too small: this store needs ", needed * segment_bytes, " for its segments and ",
+      SsdManifestReserve(manifest, needed), " for its manifest; raise ", options.disk_option));
 }
 
 int64_t SsdRoom::RowBytesMax() const {
@@ -103,9 +102,8 @@ absl::Status SsdRoom::CheckChanges(const Changes& changes,
       "SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
       " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, a snapshot holds ",
       held.segments * log_.options().segment_bytes, ", and beside it there is no room for ",
-      changes.log_bytes,
-      " bytes of rows that change; raise SsdStoreOptions.disk_budget_bytes, or erase rows and take "
-      "a snapshot (a checkpoint) in the place of that one"));
+      changes.log_bytes, " bytes of rows that change; raise ", options_.disk_option,
+      ", or erase rows and take a snapshot (a checkpoint) in the place of that one"));
 }
 
 bool SsdRoom::LacksRoomAfterSnapshot(const Changes& changes) const {
@@ -144,8 +142,7 @@ absl::Status SsdRoom::Full(int64_t need) const {
   return OutOfRoomError(absl::StrCat(
       "SSD store ", options_.path, ": the disk budget of ", options_.disk_budget_bytes,
       " bytes is full: rows take ", live_.log_bytes(), " bytes in the log, ", held,
-      " more are held by snapshots, and ", need,
-      " are needed; raise SsdStoreOptions.disk_budget_bytes, ",
+      " more are held by snapshots, and ", need, " are needed; raise ", options_.disk_option, ", ",
       held > 0 ? "or take a snapshot (a checkpoint) in the place of those, or " : "or ",
       "erase rows"));
 }
@@ -177,8 +174,8 @@ absl::Status SsdRoom::CheckSnapshot(int64_t segments) const {
       "SSD store ", options_.path, ": a snapshot would hold ", segments * segment_bytes,
       " bytes for ", live_.log_bytes(), " bytes of rows, may hold ", most * segment_bytes,
       ", and there is no room to move them together; drop older snapshots or raise the disk "
-      "budget, SsdStoreOptions.disk_budget_bytes, of ",
-      options_.disk_budget_bytes));
+      "budget, ",
+      options_.disk_option, ", of ", options_.disk_budget_bytes));
 }
 
 absl::Status SsdRoom::CheckManifest(const SsdManifest& next) const {
@@ -190,7 +187,7 @@ absl::Status SsdRoom::CheckManifest(const SsdManifest& next) const {
   return OutOfRoomError(absl::StrCat(
       "SSD store ", options_.path, ": the manifest with ", next.snapshots.size(),
       " snapshots may take ", need, " bytes, the disk budget of ", options_.disk_budget_bytes,
-      " leaves ", room, " for it; drop snapshots or raise SsdStoreOptions.disk_budget_bytes"));
+      " leaves ", room, " for it; drop snapshots or raise ", options_.disk_option));
 }
 
 bool SsdRoom::HasRoomForImage(const SsdIndex& index, const SsdManifest& manifest) const {

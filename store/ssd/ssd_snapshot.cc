@@ -68,7 +68,7 @@ class SsdSnapshotReader final : public SnapshotReader {
         options_(options),
         budget_(options.memory_budget_bytes == 0 ? std::numeric_limits<int64_t>::max()
                                                  : options.memory_budget_bytes,
-                kOwner, "SnapshotReaderOptions.memory_budget_bytes") {}
+                kOwner, options.memory_option) {}
 
   absl::Status Open();
   // For IterateChanges instead. False: what changed cannot be told, or not in this memory.

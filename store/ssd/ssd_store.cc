@@ -71,7 +71,7 @@ absl::Status CheckSizes(size_t keys, size_t rows, size_t found) {
 struct SsdStore::Impl {
   explicit Impl(const SsdStoreOptions& options)
       : options(options),
-        budget(options.memory_budget_bytes, "SSD store", "SsdStoreOptions.memory_budget_bytes") {}
+        budget(options.memory_budget_bytes, "SSD store", this->options.memory_option.c_str()) {}
 
   absl::Status Open();
   absl::Status TakeLock();
@@ -125,10 +125,12 @@ absl::Status SsdStoreOptions::Validate() const {
     if (!seen.insert(t.table).second) return bad("tables: table ", t.table, " is there twice");
   }
   if (memory_budget_bytes <= 0) {
-    return bad("memory_budget_bytes: must be at least 1, is ", memory_budget_bytes);
+    return absl::InvalidArgumentError(
+        absl::StrCat(memory_option, ": must be at least 1, is ", memory_budget_bytes));
   }
   if (disk_budget_bytes <= 0) {
-    return bad("disk_budget_bytes: must be at least 1, is ", disk_budget_bytes);
+    return absl::InvalidArgumentError(
+        absl::StrCat(disk_option, ": must be at least 1, is ", disk_budget_bytes));
   }
   if (chunk_bytes != 0 &&
       (chunk_bytes < internal::kSsdChunkBytesMin || chunk_bytes > internal::kSsdChunkBytesMax ||
@@ -386,8 +388,8 @@ absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) {
       absl::StrCat("SSD store ", impl.options.path, ": the memory budget of ", impl.budget.budget(),
                    " bytes is too small: ", impl.budget.used(),
                    " bytes are in use, and the index may need ", more, " more with ", rows,
-                   " new rows, those that the cache has yet to write included; raise "
-                   "SsdStoreOptions.memory_budget_bytes, or erase rows"));
+                   " new rows, those that the cache has yet to write included; raise ",
+                   impl.options.memory_option, ", or erase rows"));
 }
 
 absl::Status SsdStore::CleanAll() { return impl_->cleaner->CleanAll(); }

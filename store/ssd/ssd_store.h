@@ -46,6 +46,9 @@ struct SsdStoreOptions {
   // the index: must be fast, must not call the store, and must give the same answer until the row
   // changes.
   std::function<bool(const RowKey& key, std::span<const std::byte> row)> expired;
+  // What errors call the two budgets.
+  std::string memory_option = "SsdStoreOptions.memory_budget_bytes";
+  std::string disk_option = "SsdStoreOptions.disk_budget_bytes";
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 
   absl::Status Validate() const;  // names the field, the limit and the value it got

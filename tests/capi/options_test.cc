@@ -1,7 +1,5 @@
-// Every option of the engine can be set through the C interface.
-//
-// Each structured binding below names all fields of one struct: when a field joins an engine's
-// struct this file does not compile until it says how C reaches it.
+// Every option of the engine can be set through the C interface: each row of its table of options,
+// and each member of a scorer's options, which the structured binding below names.
 
 #include "capi/options_impl.h"
 #include "capi/scorer_options_impl.h"
@@ -10,10 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "capi/call_impl.h"
+#include "embedding/option_table.h"
 #include "embedding/options.h"
 
 namespace hotrow::capi {
@@ -98,100 +99,88 @@ hotrow_collection_options Options(const hotrow_table* table) {
   return out;
 }
 
+template <typename T>
+std::string TextsOf(T options) {
+  std::string out;
+  for (const OptionRow<T>& row : OptionRows<T>()) {
+    absl::StrAppend(&out, row.name, " ", FlagText(row.bind(options).get()), "\n");
+  }
+  return out;
+}
+
 TEST(CapiOptionsTest, ReachAllThatATableHas) {
   const hotrow_optimizer c_optimizer = Optimizer();
   const hotrow_table c_table = Table(&c_optimizer);
   const auto options = TakeOptions(Options(&c_table));
   ASSERT_TRUE(options.ok()) << options.status();
   ASSERT_EQ(options->tables.size(), 1);
-  const auto& [name, embedding_dim, feature_names, pooling, weights_precision, optimizer,
-               initializer, max_row_gradient_norm, read_only_features, admission, ttl_steps,
-               min_rows, max_rows, score, max_rows_by, serve_rows, num_embeddings, max_hotness] =
-      options->tables[0];
-  EXPECT_EQ(name, "items");
-  EXPECT_EQ(embedding_dim, 12);
-  EXPECT_THAT(feature_names, ElementsAre("seen", "bought"));
-  EXPECT_EQ(pooling, Pooling::kMean);
-  EXPECT_EQ(weights_precision, WeightsPrecision::kBf16);
-  EXPECT_EQ(max_row_gradient_norm, 7);
-  EXPECT_THAT(read_only_features, ElementsAre("bought"));
-  EXPECT_EQ(AdmissionText(admission), "lookups:3:14");
-  EXPECT_EQ(ttl_steps, 15);
-  EXPECT_EQ(min_rows, 16);
-  EXPECT_EQ(max_rows, 18);
-  EXPECT_EQ(score, ScoreRule::kSum);
-  EXPECT_EQ(max_rows_by, RowOrder::kScore);
-  EXPECT_EQ(serve_rows, ServingRows::kInt4);
-  EXPECT_EQ(num_embeddings, 1000);
-  EXPECT_EQ(max_hotness, 9);
-
-  const auto& [kind, learning_rate, eps, beta1, beta2, weight_decay, weight_decay_mode,
-               initial_accumulator, lr_power, l1, l2, ftrl_beta] = optimizer;
-  EXPECT_EQ(kind, SparseOptimizerKind::kFtrl);
-  EXPECT_EQ(learning_rate, 0.5f);
-  EXPECT_EQ(eps, 0.25f);
-  EXPECT_EQ(beta1, 0.125f);
-  EXPECT_EQ(beta2, 0.75f);
-  EXPECT_EQ(weight_decay, 2);
-  EXPECT_EQ(weight_decay_mode, WeightDecayMode::kTable);
-  EXPECT_EQ(initial_accumulator, 3);
-  EXPECT_EQ(lr_power, -0.25f);
-  EXPECT_EQ(l1, 4);
-  EXPECT_EQ(l2, 5);
-  EXPECT_EQ(ftrl_beta, 6);
-
-  const auto& [initializer_kind, value] = initializer;
-  EXPECT_EQ(initializer_kind, InitializerKind::kNormal);
-  EXPECT_EQ(value, 0.5f);
+  const TableConfig& table = options->tables[0];
+  EXPECT_EQ(table.name, "items");
+  EXPECT_THAT(table.feature_names, ElementsAre("seen", "bought"));
+  EXPECT_THAT(table.read_only_features, ElementsAre("bought"));
+  EXPECT_EQ(TextsOf(table), R"(embedding_dim 12
+weights_precision bf16
+pooling mean
+num_embeddings 1000
+max_hotness 9
+optimizer.kind ftrl
+optimizer.learning_rate 0.5
+optimizer.eps 0.25
+optimizer.beta1 0.125
+optimizer.beta2 0.75
+optimizer.weight_decay 2
+optimizer.weight_decay_mode table
+optimizer.initial_accumulator 3
+optimizer.lr_power -0.25
+optimizer.l1 4
+optimizer.l2 5
+optimizer.ftrl_beta 6
+initializer.kind normal
+initializer.value 0.5
+max_row_gradient_norm 7
+admission lookups:3:14
+ttl_steps 15
+min_rows 16
+max_rows 18
+max_rows_by score
+score sum
+serve_rows int4
+)");
 }
 
 TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   const hotrow_table c_table = Table(nullptr);
   const auto options = TakeOptions(Options(&c_table));
   ASSERT_TRUE(options.ok()) << options.status();
-  // ranks.communicator and start are set by MakeTables (tables_test.c, ranks_test.cc). env and
-  // on_update are for tests and tools in C++.
-  const auto& [tables, feature_order, seed, max_batch_size, max_gradient_norm, store, cache,
-               admission_bytes, row_limit_steps, prefetch_depth, evaluation_staging_bytes, ranks,
-               start, env, on_update] = *options;
-  EXPECT_EQ(admission_bytes, 43);
-  EXPECT_EQ(row_limit_steps, 47);
-  EXPECT_EQ(tables.size(), 1);
-  EXPECT_THAT(feature_order, ElementsAre("seen", "bought"));
-  EXPECT_EQ(seed, 11);
-  EXPECT_EQ(max_batch_size, 13);
-  EXPECT_EQ(max_gradient_norm, 17);
-  EXPECT_EQ(prefetch_depth, 3);
-  EXPECT_EQ(evaluation_staging_bytes, 37);
-  EXPECT_EQ(env, nullptr);
-  EXPECT_FALSE(on_update);
-
-  const auto& [path, memory_bytes, disk_bytes] = std::get<SsdStorage>(store);
+  EXPECT_THAT(options->feature_order, ElementsAre("seen", "bought"));
+  const auto& [path, memory_bytes, disk_bytes] = std::get<SsdStorage>(options->store);
   EXPECT_EQ(path, "/somewhere");
   EXPECT_EQ(memory_bytes, 19);
   EXPECT_EQ(disk_bytes, 23);
-
-  const auto& [cache_bytes, device_bytes, device_index_bytes, policy] = cache;
-  EXPECT_EQ(cache_bytes, 29);
-  EXPECT_EQ(device_bytes, 31);
-  EXPECT_EQ(device_index_bytes, 43);
-  EXPECT_EQ(policy, CachePolicy::kSieve);
-
-  const auto& [communicator, forward, backward, rounding, feedback_bytes] = ranks;
-  EXPECT_EQ(communicator, nullptr);
-  EXPECT_EQ(forward, ExchangeType::kFp16);
-  EXPECT_EQ(backward, ExchangeType::kInt8);
-  EXPECT_EQ(rounding, ExchangeRounding::kStochastic);
-  EXPECT_EQ(feedback_bytes, 41);
-
-  // By checkpoint_dir with resume, and by init_from.
-  const auto& [from, steps, learning_rates, settled_steps, age_lines, start_over] = start;
-  EXPECT_TRUE(age_lines.empty());
-  EXPECT_TRUE(from.empty());
-  EXPECT_EQ(steps, 0);
-  EXPECT_TRUE(learning_rates.empty());
-  EXPECT_EQ(settled_steps, 0);
-  EXPECT_FALSE(start_over);
+  // What a collection starts from, and its communicator, come with MakeTables (tables_test.c,
+  // ranks_test.cc).
+  EXPECT_EQ(TextsOf(*options), R"(seed 11
+max_batch_size 13
+max_gradient_norm 17
+cache.bytes 29
+cache.device_bytes 31
+cache.device_index_bytes 43
+cache.policy sieve
+admission_bytes 43
+row_limit_steps 47
+prefetch_depth 3
+evaluation_staging_bytes 37
+ranks.forward fp16
+ranks.backward int8
+ranks.rounding stochastic
+ranks.feedback_bytes 41
+start.steps 0
+start.settled_steps 0
+)");
+  EXPECT_EQ(options->NameOf("cache.device_bytes"), "cache_device_bytes");
+  EXPECT_EQ(options->NameOf("ranks.feedback_bytes"), "exchange_feedback_bytes");
+  EXPECT_EQ(options->NameOf("store.memory_bytes"), "store_memory_bytes");
+  EXPECT_EQ(options->NameInTable("initializer.kind"), "initializer");
 }
 
 TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
@@ -249,22 +238,34 @@ TEST(CapiOptionsTest, DefaultsAreThoseOfTheEngine) {
   table.optimizer = &optimizer;
   hotrow_collection_options in;
   hotrow_collection_options_default(&in, sizeof(in));
+  in.max_batch_size = 1;
   in.tables = &table;
   in.num_tables = 1;
   const auto options = TakeOptions(in);
   ASSERT_TRUE(options.ok()) << options.status();
-  const TableConfig& taken = options->tables[0];
-  const TableConfig expected;
-  EXPECT_EQ(taken.optimizer, expected.optimizer);
-  EXPECT_EQ(taken.initializer.kind, expected.initializer.kind);
-  EXPECT_EQ(taken.initializer.value, expected.initializer.value);
-  EXPECT_EQ(taken.pooling, expected.pooling);
-  EXPECT_EQ(taken.weights_precision, expected.weights_precision);
-  const EmbeddingCollectionOptions engine;
-  EXPECT_EQ(options->evaluation_staging_bytes, engine.evaluation_staging_bytes);
-  EXPECT_EQ(options->cache.policy, engine.cache.policy);
-  EXPECT_EQ(options->ranks.forward, engine.ranks.forward);
-  EXPECT_EQ(options->ranks.rounding, engine.ranks.rounding);
+  TableConfig expected;
+  expected.embedding_dim = 1;
+  EXPECT_EQ(TextsOf(options->tables[0]), TextsOf(expected));
+  EmbeddingCollectionOptions engine;
+  engine.max_batch_size = 1;
+  EXPECT_EQ(TextsOf(*options), TextsOf(engine));
+}
+
+// Casts of what does not fit would make other options of them.
+TEST(CapiOptionsTest, NumbersThatDoNotFitAreRefused) {
+  hotrow_table table = Table(nullptr);
+  hotrow_collection_options in = Options(&table);
+  in.seed = UINT64_MAX;
+  EXPECT_EQ(TakeOptions(in)->seed, UINT64_MAX);
+  in.prefetch_depth = (int64_t{1} << 32) + 3;
+  EXPECT_EQ(TakeOptions(in).status().message(),
+            "prefetch_depth=4294967299: takes a whole number from 0 to 32");
+  table.embedding_dim = (int64_t{1} << 32) + 3;
+  EXPECT_EQ(TakeOptions(in).status().message(),
+            "tables[0]: embedding_dim=4294967299: takes a whole number from 1 to 2147483647");
+  table.embedding_dim = 3;
+  table.max_row_gradient_norm = std::nanf("");
+  EXPECT_THAT(TakeOptions(in).status().message(), HasSubstr("max_row_gradient_norm=nan: takes a"));
 }
 
 // A program that was built with the first header has smaller tables, in an array, too.
@@ -289,10 +290,7 @@ TEST(CapiOptionsTest, TakeTablesOfTheFirstHeader) {
 }
 
 TEST(CapiOptionsTest, MessagesHaveTheNamesOfCallers) {
-  EXPECT_EQ(InCallersWords("EmbeddingCollectionOptions.cache.bytes is 3"), "cache_bytes is 3");
-  EXPECT_EQ(InCallersWords("cache.bytes: one step needs 3"), "cache_bytes: one step needs 3");
-  EXPECT_EQ(InCallersWords("raise SsdStoreOptions.disk_budget_bytes"), "raise store_disk_bytes");
-  EXPECT_EQ(InCallersWords("EmbeddingCollectionOptions.max_batch_size: x"), "max_batch_size: x");
+  EXPECT_EQ(InCallersWords("ScorerOptions.max_batch_size: x"), "options.max_batch_size: x");
   EXPECT_EQ(InCallersWords("--checkpoint_dir=/x: busy"), "checkpoint_dir=/x: busy");
   EXPECT_EQ(InCallersWords("use --embedding_dim, --data: y"), "use embedding_dim, spec: y");
   // Others stay: a longer flag, a dash that is not of it, paths, and names of the caller's.

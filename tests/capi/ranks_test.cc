@@ -208,7 +208,7 @@ TEST(CapiRanksTest, ATransportThatFailsIsTheErrorOfAllRanks) {
 }
 
 TEST(CapiRanksTest, WhatOneRankRefusesEndsTheOthersAtOnce) {
-  const std::pair<Wrong, const char*> cases[] = {{Wrong::kOptions, "prefetch_depth: is -1"},
+  const std::pair<Wrong, const char*> cases[] = {{Wrong::kOptions, "prefetch_depth=-1"},
                                                  {Wrong::kBatch, "values_type"},
                                                  {Wrong::kOutput, "EmbeddingOutput.pooled"},
                                                  {Wrong::kGradient, "EmbeddingGradient.pooled"},

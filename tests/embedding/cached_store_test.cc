@@ -415,7 +415,7 @@ TEST(CachedStoreTest, ABudgetThatIsTooSmallIsRefused) {
   const auto cached = CachedStore::Create(stack.store.get(), widths, CachePolicy::kLru);
   EXPECT_EQ(cached.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(cached.status().message()),
-              testing::HasSubstr("host cache budget " +
+              testing::HasSubstr("host cache: a budget of " +
                                  std::to_string(CachedStore::MinCacheBytes(32) - 1)));
 }
 

@@ -247,7 +247,7 @@ TEST(DeviceIndexOptionsTest, BadOnesAreRefusedInOneLine) {
   options.cache.device_index_bytes = -1;
   EXPECT_THAT(options.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("cache.device_index_bytes: must not be negative")));
+                       HasSubstr("cache.device_index_bytes=-1: takes a whole number of")));
   options.cache.device_index_bytes = kMiB;
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                            AllOf(HasSubstr("cache.device_index_bytes is 1048576"),

@@ -338,7 +338,7 @@ TEST_P(DeviceTiersTest, AStepThatDoesNotFitNamesTheBudget) {
   EXPECT_THAT(tables->Train(0, 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("device cache budget"),
-                             HasSubstr("raise cache.device_bytes or lower the batch size"))));
+                             HasSubstr("cache.device_bytes or lower the batch size"))));
   options = WithDeviceCache(SmallTables(), 1);
   options.cache.device_bytes -= 1;
   EXPECT_THAT(DeviceTables::Create(GetParam(), options),
@@ -521,8 +521,9 @@ TEST_P(DeviceTiersTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
 TEST(DeviceTiersOptionsTest, BadOnesAreRefusedInOneLine) {
   EmbeddingCollectionOptions options = SmallTables();
   options.cache.device_bytes = -1;
-  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("cache.device_bytes: must not be negative")));
+  EXPECT_THAT(options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("cache.device_bytes=-1: takes a whole number of")));
   options.cache.device_bytes = kMiB;
   options.cache.bytes = kMiB;
   EXPECT_THAT(options.Validate(),

@@ -643,6 +643,7 @@ TEST(EmbeddingCollectionTest, ABatchOfKeysChosenToCollideIsRefusedByNameAndOther
 TEST(EmbeddingCollectionTest, AFullStoreRefusesTheStepAndKeepsTheTables) {
   EmbeddingCollectionOptions options = Options({Table("a", 64, {"f0"}), Table("b", 3, {"f1"})});
   std::get<MemoryStorage>(options.store).memory_bytes = 512 << 10;
+  options.name_option = [](std::string_view path) { return "<" + std::string(path) + ">"; };
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   std::vector<float> output(static_cast<size_t>(64 * tables->pooled_dim()));
@@ -658,7 +659,8 @@ TEST(EmbeddingCollectionTest, AFullStoreRefusesTheStepAndKeepsTheTables) {
     HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
     status = std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), output)});
   }
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               AllOf(HasSubstr("524288"), HasSubstr("<store.memory_bytes>"))));
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest after, tables->Digest());
   EXPECT_EQ(after.hash, before);
   EXPECT_EQ(tables->Stats().initialised_rows, initialised);
@@ -697,7 +699,9 @@ TEST(EmbeddingCollectionTest, BadOptionsAreNamed) {
   bad = good;
   bad.prefetch_depth = -1;
   EXPECT_THAT(bad.Validate(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prefetch_depth")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("EmbeddingCollectionOptions.prefetch_depth=-1: takes a whole "
+                                 "number from 0 to 32")));
   bad = good;
   std::get<MemoryStorage>(bad.store).memory_bytes = 0;
   EXPECT_THAT(bad.Validate(),

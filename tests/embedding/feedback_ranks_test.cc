@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "comm/thread_communicator.h"
+#include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/shard_map.h"
 #include "tests/embedding/training.h"
@@ -279,8 +280,9 @@ TEST(FeedbackRanksTest, WrongOptionsAreNamed) {
                                                  HasSubstr("ranks.backward is fp32"))));
   options = Int8(-1);
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("ranks.feedback_bytes: must not be")));
-  const int64_t least = EmbeddingCollection::MinFeedbackBytes(SumOptions());
+                                           HasSubstr("ranks.feedback_bytes=-1: takes a")));
+  const int64_t least =
+      internal::GradientResiduals::MinBytes(internal::ResidualTables(SumOptions()));
   EXPECT_THAT(Int8(least - 1).Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("ranks.feedback_bytes"), HasSubstr("four residuals"),

@@ -162,7 +162,8 @@ TEST_P(FullStoreTest, BesideItsOnlyCheckpointIsReadSavedAndMadeSmaller) {
     absl::Status full = job->Train(4 * rows, c.depth, [&](int64_t i) { return i * 7919 % rows; });
     if (full.ok()) full = job->Train(2 * most, c.depth, [&](int64_t i) { return rows + i; });
     ASSERT_TRUE(IsOutOfRoom(full)) << full;
-    EXPECT_THAT(std::string(full.message()), HasSubstr("StoreOptions.disk_budget_bytes"));
+    EXPECT_THAT(std::string(full.message()),
+                HasSubstr("EmbeddingCollectionOptions.store.disk_bytes"));
     RecordProperty("trained_beside", std::to_string(job->trained() - rows));
 
     HOTROW_ASSERT_OK(job->Read(1));

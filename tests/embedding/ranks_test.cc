@@ -393,7 +393,8 @@ TEST(RanksTest, ARankThatCannotOpenIsNamedEverywhere) {
   for (const int rank : {0, 2}) {
     EXPECT_THAT(statuses[static_cast<size_t>(rank)],
                 StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("rank 1: cache.bytes: the cache budget is 1000 bytes")));
+                         HasSubstr("rank 1: EmbeddingCollectionOptions.cache.bytes: the cache "
+                                   "budget is 1000 bytes")));
   }
 }
 

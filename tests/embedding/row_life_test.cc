@@ -1229,7 +1229,7 @@ TEST(AdmissionTest, FullCountersRefuseTheStepAndChangeNothing) {
   EXPECT_THAT(column.Step({0, 0, 100, 101, 102}, 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("admission_bytes"), HasSubstr("12 are being counted"),
-                             HasSubstr("forget_steps"))));
+                             HasSubstr("count for fewer steps"))));
   EXPECT_EQ(column.tables().steps(), 1);
   EXPECT_EQ(column.Weight(0), 1);
   EXPECT_EQ(column.tables().Stats().admission_counters, 12);

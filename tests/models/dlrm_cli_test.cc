@@ -552,7 +552,7 @@ TEST(DlrmCliTest, TheTiersOfADeviceMoveNoBit) {
                 2, HasSubstr("--cache_bytes=min"));
   ExpectRefused(Small({"--device_cache_bytes=1"}), 1, HasSubstr("--device_cache_bytes=min"));
   ExpectRefused(Small({"--device_cache_bytes=min", "--cache_bytes=1MiB"}), 2,
-                AllOf(HasSubstr("--cache_bytes"), HasSubstr("--store=memory")));
+                AllOf(HasSubstr("--cache_bytes"), HasSubstr("the memory store")));
 }
 
 TEST(DlrmCliTest, ABadDataKeyIsRefused) {

@@ -284,7 +284,7 @@ TEST(ScorerFormsTest, AModelOfTf32IsScoredInFp32) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
   ExpectMetrics(report, batches, logits, 1);
   EXPECT_THAT(Scorer::Open({.model = options.save_dir, .precision = DensePrecision::kTf32}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kTf32 is for GPUs")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tf32 is for GPUs")));
 }
 
 // A checkpoint whose rows have missed steps, the model saved beside it, and its export.

@@ -64,18 +64,18 @@ TEST(Bf16Test, NamesAreReadBackAndOthersRefused) {
     EXPECT_EQ(*ParseDensePrecision(DensePrecisionName(precision)), precision);
   }
   EXPECT_THAT(ParseDensePrecision("fp8"), test::StatusIs(absl::StatusCode::kInvalidArgument,
-                                                         HasSubstr("fp32, tf32, bf16 or fp16")));
+                                                         HasSubstr("fp32, tf32, bf16, fp16")));
 }
 
 TEST(Bf16Test, AProcessorWithoutItIsRefusedWithFlagReasonAndRemedy) {
   HOTROW_EXPECT_OK(CheckDensePrecision(DensePrecision::kFp32));
-  HOTROW_EXPECT_OK(internal::CheckBf16(true, true, "oneDNN 2.6.3 avx512_core_amx"));
+  HOTROW_EXPECT_OK(internal::CheckBf16(true, true, "oneDNN 2.6.3 avx512_core_amx", ""));
   for (const bool onednn : {false, true}) {
     EXPECT_THAT(
-        internal::CheckBf16(onednn, !onednn, "oneDNN 2.6.3 avx2"),
+        internal::CheckBf16(onednn, !onednn, "oneDNN 2.6.3 avx2", "--precision="),
         test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("DensePrecision::kBf16"), HasSubstr("AVX-512 BF16"),
-                             HasSubstr("oneDNN 2.6.3 avx2"), HasSubstr("DensePrecision::kFp32"))));
+                       AllOf(HasSubstr("--precision=bf16"), HasSubstr("AVX-512 BF16"),
+                             HasSubstr("oneDNN 2.6.3 avx2"), HasSubstr("--precision=fp32"))));
   }
 }
 

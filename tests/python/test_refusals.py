@@ -140,7 +140,7 @@ class RefusalsTest(unittest.TestCase):
         refused(ValueError, "pooling", [hotrow.Table("items", 4, pooling="max")])
         refused(ValueError, "weights_precision", [hotrow.Table("a", 4, weights_precision="int3")])
         refused(TypeError, "optimizer", [hotrow.Table("items", 4, optimizer="sgd")])
-        refused(ValueError, "lr must", [hotrow.Table("a", 4, optimizer=hotrow.Sgd(lr=-1))])
+        refused(ValueError, "optimizer.lr=-1: takes", [hotrow.Table("a", 4, optimizer=hotrow.Sgd(lr=-1))])
         refused(ValueError, "twice", [hotrow.Table("items", 4, ["a"]), hotrow.Table("b", 4, ["a"])])
         refused(RuntimeError, "none", init_from="/none")
         refused(MemoryError, "memory", store=hotrow.Memory("1KiB"))
