@@ -104,9 +104,9 @@ void HostArena::CarveFrom(const Remainder& extent) {
 // With the entry of the vector.
 absl::StatusOr<BudgetedBuffer<std::byte>> HostArena::TakeMemory(int64_t bytes) {
   HOTROW_RETURN_IF_ERROR(budget_.Reserve(kEntryBytes));
-  auto memory = BudgetedBuffer<std::byte>::Create(bytes, {budget_, huge_pages_});
+  auto memory = BudgetedBuffer<std::byte>::Create(bytes, {budget_, HugePages::kTry});
   if (memory.ok()) {
-    extent_bytes_.fetch_add(HostBytesReserved(memory->bytes(), huge_pages_),
+    extent_bytes_.fetch_add(HostBytesReserved(memory->bytes(), HugePages::kTry),
                             std::memory_order_relaxed);
   } else {
     budget_.Release(kEntryBytes);
@@ -116,7 +116,7 @@ absl::StatusOr<BudgetedBuffer<std::byte>> HostArena::TakeMemory(int64_t bytes) {
 
 void HostArena::GiveBack(BudgetedBuffer<std::byte> memory) {
   budget_.Release(kEntryBytes);
-  extent_bytes_.fetch_sub(HostBytesReserved(memory.bytes(), huge_pages_),
+  extent_bytes_.fetch_sub(HostBytesReserved(memory.bytes(), HugePages::kTry),
                           std::memory_order_relaxed);
 }
 

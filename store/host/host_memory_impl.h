@@ -87,10 +87,7 @@ class HostArena {
 
   // kCuda: extents are page-locked, so that a GPU reads what lies in them (HostRegistration), and
   // of 2 MiB at least.
-  HostArena(MemoryBudget& budget, HugePages huge_pages, Device device)
-      : budget_(budget),
-        huge_pages_(device == Device::kCpu ? huge_pages : HugePages::kTry),
-        device_(device) {}
+  HostArena(MemoryBudget& budget, Device device) : budget_(budget), device_(device) {}
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
@@ -146,7 +143,6 @@ class HostArena {
   void LockAwaited();
 
   MemoryBudget& budget_;
-  const HugePages huge_pages_;
   const Device device_;
   std::mutex mutex_;
   std::vector<Extent> extents_;                    // guarded by mutex_

@@ -51,7 +51,7 @@ HostRows::HostRows(const HostStoreOptions& options, MemoryBudget& budget)
     : options_(options),
       table_map_(options.tables),
       budget_(budget),
-      arena_(budget, options.huge_pages, options.device),
+      arena_(budget, options.device),
       pool_(arena_),
       num_partitions_(ChooseNumPartitions(options)),
       num_shards_(ChooseNumShards(options, num_partitions_)),
@@ -355,8 +355,8 @@ absl::Status HostRows::AddChunk(Shard& shard, uint32_t table) {
   }
   if (shard.num_chunks == shard.chunks.size()) {
     const int64_t size = std::max<int64_t>(16, shard.num_chunks + shard.num_chunks / 8);
-    HOTROW_ASSIGN_OR_RETURN(
-        auto larger, BudgetedBuffer<HostChunk>::Create(size, {budget_, options_.huge_pages}));
+    HOTROW_ASSIGN_OR_RETURN(auto larger,
+                            BudgetedBuffer<HostChunk>::Create(size, {budget_, HugePages::kTry}));
     std::copy_n(shard.chunks.data(), shard.num_chunks, larger.data());
     shard.chunks = std::move(larger);
   }

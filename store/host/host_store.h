@@ -35,7 +35,6 @@ struct HostStoreOptions {
   UniqueId open_at_identity;
   // Directory of the snapshot to open, if not snapshot_dir; nothing is written there.
   std::string open_dir;
-  HugePages huge_pages = HugePages::kTry;
   // Device that reads rows at the addresses of FindInPlace. kCuda: the memory of all rows is
   // page-locked so that kernels reach it: all that rows_max ask for, or, with a table that has no
   // such limit, at least a quarter of the budget. A gigabyte of that is locked when the store opens

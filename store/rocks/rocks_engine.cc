@@ -224,14 +224,12 @@ static void EndForkedChildrenAtExit() {
 }
 
 absl::Status RocksEngine::Open(const std::string& dir, bool create) {
-  bool direct = options_.direct_io;
-  if (direct) {
-    const std::string probe = options_.path + "/probe.tmp";
-    HOTROW_ASSIGN_OR_RETURN(const auto file, PosixEnv().OpenDirect(probe, OpenMode::kTruncate));
-    direct = file->direct();
-    HOTROW_RETURN_IF_ERROR(file->Close());
-    HOTROW_RETURN_IF_ERROR(PosixEnv().Remove(probe));
-  }
+  // Bypasses the page cache where the file system can, so that the budget covers all memory.
+  const std::string probe = options_.path + "/probe.tmp";
+  HOTROW_ASSIGN_OR_RETURN(const auto file, PosixEnv().OpenDirect(probe, OpenMode::kTruncate));
+  const bool direct = file->direct();
+  HOTROW_RETURN_IF_ERROR(file->Close());
+  HOTROW_RETURN_IF_ERROR(PosixEnv().Remove(probe));
   rocksdb::DB* db = nullptr;
   rocksdb::Options options = MakeOptions(direct);
   options.create_if_missing = create;

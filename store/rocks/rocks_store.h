@@ -31,9 +31,6 @@ struct RocksStoreOptions {
   // after the other: as many as the device needs requests in flight. [1, 256]; 1 starts none.
   int32_t read_threads = 32;
   int32_t background_jobs = 2;  // concurrent flushes and compactions; [1, 64]
-  // Bypasses the page cache if the file system can, so that the budget covers all memory. If it
-  // cannot, the store opens all the same.
-  bool direct_io = true;
   // What errors call the two budgets.
   std::string memory_option = "RocksStoreOptions.memory_budget_bytes";
   std::string disk_option = "RocksStoreOptions.disk_budget_bytes";

@@ -99,24 +99,22 @@ void SsdCleaner::WakeIfShort() {
 
 absl::Status SsdCleaner::WaitForRoom(const absl::Status& why) {
   Round round;
-  {
-    const SsdPacer::Stall stall(p_.pacer);
-    if (!thread_.joinable()) {
-      std::lock_guard turn(turn_);
-      round = RunRound();
-    } else {
-      std::unique_lock lock(mutex_);
-      // The round that runs may have begun before there was anything to gain.
-      const int64_t until = rounds_ + 2;
-      do {
-        const int64_t seen = rounds_;
-        wanted_ = true;
-        changed_.notify_all();
-        changed_.wait(lock, [&] { return rounds_ != seen || stop_; });
-      } while (rounds_ < until && !last_round_.gained && !stop_);
-      round = last_round_;
-      round.status = OwnStatus(last_round_.status);
-    }
+  p_.pacer.CountStall();
+  if (!thread_.joinable()) {
+    std::lock_guard turn(turn_);
+    round = RunRound();
+  } else {
+    std::unique_lock lock(mutex_);
+    // The round that runs may have begun before there was anything to gain.
+    const int64_t until = rounds_ + 2;
+    do {
+      const int64_t seen = rounds_;
+      wanted_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return rounds_ != seen || stop_; });
+    } while (rounds_ < until && !last_round_.gained && !stop_);
+    round = last_round_;
+    round.status = OwnStatus(last_round_.status);
   }
   HOTROW_RETURN_IF_ERROR(round.status);
   if (round.gained) return absl::OkStatus();

@@ -13,7 +13,7 @@ void SsdPacer::Wait() {
   std::unique_lock lock(mutex_);
   const auto must_wait = [&] { return holds_ > 0 || (pacing_ && credit_ <= 0); };
   if (!must_wait()) return;
-  const Stall stall(*this);
+  CountStall();
   while (must_wait()) changed_.wait_for(lock, kPoll);
 }
 

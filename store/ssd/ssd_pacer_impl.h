@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "base/metrics.h"
-#include "base/trace.h"
 
 namespace hotrow::internal {
 
@@ -62,26 +61,15 @@ class SsdPacer {
 
   // --- Readings ----------------------------------------------------------------------------------
 
-  // Counts a wait of a writer as long as it lives.
-  class Stall {
-   public:
-    explicit Stall(SsdPacer& pacer) : pacer_(pacer) { pacer_.stalls_.Add(1); }
-    ~Stall() { pacer_.stall_nanos_.Add(NowNanos() - begin_); }
-    Stall(const Stall&) = delete;
-    Stall& operator=(const Stall&) = delete;
-
-   private:
-    SsdPacer& pacer_;
-    const int64_t begin_ = NowNanos();
-  };
+  // A writer waits.
+  void CountStall() { stalls_.Add(1); }
   int64_t stalls() const { return stalls_.value(); }
-  int64_t stall_nanos() const { return stall_nanos_.value(); }
 
  private:
   void ChangeHolds(int change);
 
   const int64_t segment_bytes_;
-  Counter stalls_, stall_nanos_;
+  Counter stalls_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

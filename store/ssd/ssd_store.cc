@@ -501,7 +501,6 @@ SsdStoreStats SsdStore::SsdStats() const {
   out.rows_expired = writes.rows_expired.value();
   out.merged_reads = impl.reader->counts().merged_reads.value();
   out.write_stalls = impl.pacer->stalls();
-  out.write_stall_nanos = impl.pacer->stall_nanos();
   out.io = absl::StrCat(impl.reader->queue_name(), ", ",
                         impl.log->direct()
                             ? absl::StrCat("direct, blocks of ", impl.log->block_bytes(), " bytes")

@@ -67,7 +67,6 @@ struct SsdStoreStats {
   int64_t rows_expired = 0;
   int64_t merged_reads = 0;  // rows that shared the read of another row
   int64_t write_stalls = 0;  // pieces of batches, up to a chunk each, that waited for the cleaner
-  int64_t write_stall_nanos = 0;
   int64_t damaged_segments = 0;  // the cleaner skips them: a record is unreadable
   std::string io;                // "io_uring, direct, blocks of 512 bytes"
 };

@@ -135,7 +135,7 @@ TEST(HostArenaTest, WhatIsProvidedIsPresentAndCarvedBeforeAnythingElse) {
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
     internal::MemoryBudget budget(256 * kMiB);
-    internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+    internal::HostArena arena(budget, Device::kCpu);
     HOTROW_ASSERT_OK(arena.Provide(70 * kMiB + 1, threads == 1 ? nullptr : &pool));
     EXPECT_EQ(arena.extent_bytes(), 72 * kMiB);
     EXPECT_EQ(arena.num_extents(), 1);
@@ -157,7 +157,7 @@ TEST(HostArenaTest, WhatIsProvidedIsPresentAndCarvedBeforeAnythingElse) {
 
 TEST(HostArenaTest, WhatIsProvidedLaterIsWaitedForAndCountedAtOnce) {
   internal::MemoryBudget budget(int64_t{4} << 30);
-  internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+  internal::HostArena arena(budget, Device::kCpu);
   // Three extents, two of them by the thread.
   HOTROW_ASSERT_OK(arena.Provide(300 * kMiB, nullptr, /*at_once=*/8 * kMiB));
   EXPECT_EQ(arena.extent_bytes(), 300 * kMiB);
@@ -177,13 +177,13 @@ TEST(HostArenaTest, WhatIsProvidedLaterIsWaitedForAndCountedAtOnce) {
   HOTROW_EXPECT_OK(arena.Carve(64));
   EXPECT_EQ(arena.num_extents(), 4);
   // Nobody waits for what nobody needs.
-  internal::HostArena left(budget, HugePages::kTry, Device::kCpu);
+  internal::HostArena left(budget, Device::kCpu);
   HOTROW_ASSERT_OK(left.Provide(3000 * kMiB, nullptr, /*at_once=*/8 * kMiB));
 }
 
 TEST(HostArenaTest, ProvidingTwiceAddsWhatIsMissing) {
   internal::MemoryBudget budget(256 * kMiB);
-  internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+  internal::HostArena arena(budget, Device::kCpu);
   HOTROW_ASSERT_OK(arena.Provide(10 * kMiB, nullptr));
   HOTROW_ASSERT_OK(arena.Provide(8 * kMiB, nullptr));
   EXPECT_EQ(arena.extent_bytes(), 10 * kMiB);
@@ -195,14 +195,14 @@ TEST(HostArenaTest, ProvidingTwiceAddsWhatIsMissing) {
 TEST(HostArenaTest, TheBudgetBoundsWhatIsProvided) {
   internal::MemoryBudget budget(64 * kMiB);
   {
-    internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+    internal::HostArena arena(budget, Device::kCpu);
     HOTROW_ASSERT_OK(arena.Provide(int64_t{1} << 50, nullptr));
     // But for 1/64, in whole huge pages.
     EXPECT_EQ(arena.extent_bytes(), 62 * kMiB);
     EXPECT_LE(budget.used(), budget.budget());
   }
   HOTROW_ASSERT_OK(budget.Reserve(64 * kMiB - budget.used()));
-  internal::HostArena none(budget, HugePages::kTry, Device::kCpu);
+  internal::HostArena none(budget, Device::kCpu);
   HOTROW_EXPECT_OK(none.Provide(kMiB, nullptr));
   EXPECT_EQ(none.num_extents(), 0);
 }
