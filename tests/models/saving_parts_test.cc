@@ -13,6 +13,7 @@
 #include "models/saving/checkpoint_dir_impl.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/saved_snapshots_impl.h"
+#include "models/saving/scoring_options.h"
 #include "models/saving/store_paths_impl.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
@@ -246,6 +247,27 @@ TEST(BlobsTest, NamesAreDistinctTexts) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
   EXPECT_THAT(CheckBlobs({{"\xff", ""}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
+}
+
+TEST(ScoringOptionsTest, ManifestsSetThemAmongOtherSettings) {
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  ScoringOptions options;
+  HOTROW_ASSERT_OK(ApplyScoringSettings(Settings{{"batch_size", "8"},
+                                                 {"optimizer", "adam"},
+                                                 {"table_optimizer.beta1", "0.5"},
+                                                 {"frozen_tables", "users"},
+                                                 {"serve_rows", "int8"},
+                                                 {"precision", "bf16"}},
+                                        "/model", &options));
+  EXPECT_EQ(options.table_optimizer.kind, SparseOptimizerKind::kAdam);
+  EXPECT_EQ(options.table_optimizer.beta1, 0.5f);
+  EXPECT_EQ(options.frozen_tables, "users");
+  EXPECT_EQ(options.serve_rows, ServingRows::kInt8);
+  EXPECT_EQ(options.precision, DensePrecision::kBf16);
+  EXPECT_THAT(ApplyScoringSettings(Settings{{"serve_rows", "int2"}}, "/model", &options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/model: its setting serve_rows is int2, which this program does "
+                                 "not know")));
 }
 
 }  // namespace
