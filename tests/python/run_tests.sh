@@ -25,8 +25,10 @@ esac
 skip() { echo "skipped: $*"; exit 77; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "needs Python 3.10 or newer"
 
-on_gpu=(test_device test_bench test_torch test_torch_checkpoints test_torch_ranks
-  test_pages.TorchPagesTest)
+on_gpu=(test_device)
+if [[ ${HOTROW_PYTHON_TORCH-} == 1 || $mode == --gpu ]] || "$python" -c 'import torch' 2>/dev/null; then
+  on_gpu+=(test_bench test_torch test_torch_checkpoints test_torch_ranks test_pages.TorchPagesTest)
+fi
 if [[ $mode == --gpu ]]; then  # needs neither venv nor pip, nor a network
   rm -rf "$folder"
   mkdir -p "$folder"
