@@ -36,6 +36,7 @@ absl::StatusOr<ScorerOptions> TakeScorerOptions(const hotrow_scorer_options* in)
                        .max_concurrency = taken.max_concurrency,
                        .max_batch_size = taken.max_batch_size};
   if (taken.rows_dir != nullptr) out.rows_dir = taken.rows_dir;
+  if (taken.onnxruntime != nullptr) out.onnxruntime = taken.onnxruntime;
   HOTROW_RETURN_IF_ERROR(TakeWord(kServingRowsWords, taken.rows, "options.rows", &out.rows));
   if (taken.precision != nullptr) {
     DensePrecision precision = DensePrecision::kFp32;

@@ -1,5 +1,7 @@
 #include "tools/scorer_flags.h"
 
+#include <cstdlib>
+
 #include "base/enum_words.h"
 #include "base/status_macros.h"
 
@@ -22,9 +24,14 @@ ScorerFlags::ScorerFlags(ScorerOptions* options, FlagSet* flags) : options_(*opt
   flags->AddString("precision", "WORD", &precision_,
                    "type of the factors of dense matrix products, fp32 or bf16");
   flags->DescribeDefault("as the model was trained");
+  flags->AddString("onnxruntime", "FILE", &options->onnxruntime,
+                   "library of onnxruntime, for a model whose dense part is ONNX");
+  flags->DescribeDefault("HOTROW_ONNXRUNTIME, or libonnxruntime.so");
 }
 
 absl::Status ScorerFlags::Finish() {
+  const char* const library = std::getenv("HOTROW_ONNXRUNTIME");
+  if (options_.onnxruntime.empty() && library != nullptr) options_.onnxruntime = library;
   if (precision_.empty()) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(options_.precision, ParseDensePrecision(precision_));
   return absl::OkStatus();

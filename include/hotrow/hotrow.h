@@ -525,6 +525,29 @@ typedef struct hotrow_import_options {
 void hotrow_import_options_default(hotrow_import_options* options, uint64_t struct_size);
 hotrow_status hotrow_import(const hotrow_import_options* options);
 
+// A model to be scored with, of tables that are open and a dense part that others trained.
+typedef struct hotrow_onnx_options {
+  uint64_t struct_size;
+  const char* to;       // required: the directory to make; must not be there, or be empty
+  const void* dense;    // required: the dense part, a file of ONNX. Floats: inputs "embeddings"
+  uint64_t dense_size;  // [B, pooled_dim] and "dense" [B, num_dense], output "logits" [B, tasks]
+  int64_t num_dense;
+  const char* const* labels;  // [num_labels] a name for each task; NULL: those of the schema, or
+                              // one task without a name
+  int64_t num_labels;
+  const char* schema;   // of lines of text that are scored, JSON (docs/formats/table_schema.md)
+                        // without files and split, features and dense ones in the order of batches;
+                        // NULL: there is none
+  int64_t shard_bytes;  // 1 GiB: of an array in one file, at most
+  int64_t memory_bytes;  // 256 MiB: of buffers
+} hotrow_onnx_options;
+
+void hotrow_onnx_options_default(hotrow_onnx_options* options, uint64_t struct_size);
+// Writes the rows as they are after the last update. HOTROW_FAILED_PRECONDITION: `to` is there; of
+// several ranks, of a table with weight_decay_mode "table", or of tables that differ in serve_rows.
+// HOTROW_UNIMPLEMENTED: a table with pooling "none", or a schema with min_count.
+hotrow_status hotrow_export_onnx(hotrow_collection* collection, const hotrow_onnx_options* options);
+
 // ---- Data ----
 
 typedef struct hotrow_data hotrow_data;
@@ -645,6 +668,8 @@ typedef struct hotrow_scorer_options {
                          // has their index and a cache. One for each model. NULL: memory has all
   int64_t deadline_ms;   // of a call that scores, from its beginning, looked at between passes of
                          // max_batch_size samples: then it is DEADLINE_EXCEEDED; 0: none
+  const char* onnxruntime;  // its library, for a model whose dense part is ONNX; NULL:
+                            // libonnxruntime.so, as the loader finds it
 } hotrow_scorer_options;
 
 void hotrow_scorer_options_default(hotrow_scorer_options* options, uint64_t struct_size);

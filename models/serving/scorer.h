@@ -55,6 +55,9 @@ struct ScorerOptions {
   int64_t max_batch_size = 1024;
   // The precision of the dense part's products; none: as it was trained.
   std::optional<DensePrecision> precision;
+  // The library of onnxruntime, for a model whose dense part is ONNX; empty: libonnxruntime.so, as
+  // the loader finds it.
+  std::string onnxruntime;
   // Makes models that are not of models/zoo; null: there are none. Called once for each session.
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const ModelRecipe& recipe)> create_model;
   Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system

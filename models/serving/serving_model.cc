@@ -14,6 +14,7 @@
 #include "models/delta/chain_head_impl.h"
 #include "models/delta/delta_chain.h"
 #include "models/delta/delta_manifest.h"
+#include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/portable_manifest.h"
@@ -22,6 +23,7 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/scoring_options.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/tables_model.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/serving/score_session_impl.h"
 #include "models/serving/serving_model_impl.h"
@@ -160,8 +162,9 @@ class ModelReader {
     }
     if (model.tables.empty()) return Refused("it has no tables");
     recipe.table_columns = model.tables[0].dim;
+    const bool is_of_zoo = options_.create_model == nullptr && !IsOnnx();
     for (const SavedModel::Table& table : model.tables) {
-      if (table.dim == recipe.table_columns || options_.create_model != nullptr) continue;
+      if (table.dim == recipe.table_columns || !is_of_zoo) continue;
       return Refused(absl::StrCat("tables \"", model.tables[0].name, "\" and \"", table.name,
                                   "\" differ in their columns; no model here has such tables"));
     }
@@ -217,7 +220,31 @@ class ModelReader {
       HOTROW_ASSIGN_OR_RETURN(dense_, ReadSavedDense(env_, saved()));
     }
     model_->parameters = std::move(dense_.average.empty() ? dense_.parameters : dense_.average);
+    return IsOnnx() ? ReadOnnx() : absl::OkStatus();
+  }
+
+  bool IsOnnx() { return saved().model == kOnnxModel && options_.create_model == nullptr; }
+
+  absl::Status ReadOnnx() {
+    const auto blob = std::ranges::find(saved().blobs, kOnnxBlob, &SavedModel::Blob::name);
+    if (chain_.has_value() || blob == saved().blobs.end()) {
+      return Refused(absl::StrCat("it has no dense part, the blob \"", kOnnxBlob,
+                                  "\"; give a directory that hotrow.torch.export has written"));
+    }
+    HOTROW_ASSIGN_OR_RETURN(const std::string file, ReadSavedBlob(env_, saved(), *blob));
+    OnnxDense::Columns columns = {.dense = saved().num_dense};
+    for (const SavedModel::Feature& feature : saved().features) {
+      columns.embeddings += TableOf(feature)->dim;
+    }
+    const std::string where = absl::StrCat(saved().dir, "/", blob->file, " (", kOnnxBlob, ")");
+    HOTROW_ASSIGN_OR_RETURN(model_->onnx,
+                            OnnxDense::Open(options_.onnxruntime, file, where, columns));
     return absl::OkStatus();
+  }
+
+  std::vector<SavedModel::Table>::const_iterator TableOf(const SavedModel::Feature& feature) {
+    return std::ranges::find(std::as_const(saved().tables), feature.table,
+                             &SavedModel::Table::name);
   }
 
   // The dense part says which features are not pooled.
@@ -228,15 +255,17 @@ class ModelReader {
                                   saved().model, " gives ", dense->num_tasks(), " logits"));
     }
     model_->recipe.num_tasks = dense->num_tasks();
-    Pooling pooling = Pooling::kSum;
+    std::set<std::string> means;
     for (const auto& [flag, value] : saved().shape) {
-      if (flag == "pooling" && value == "mean") pooling = Pooling::kMean;
+      if (value == "mean") means.insert(flag);
     }
     const std::vector<int32_t> unpooled = dense->unpooled_features();
     for (size_t f = 0; f < saved().features.size(); ++f) {
-      ServingFeature feature = {.name = saved().features[f].name, .pooling = pooling};
-      const auto table =
-          std::ranges::find(saved().tables, saved().features[f].table, &SavedModel::Table::name);
+      ServingFeature feature = {.name = saved().features[f].name};
+      if (means.contains("pooling") || means.contains(kOnnxPooling + feature.name)) {
+        feature.pooling = Pooling::kMean;
+      }
+      const auto table = TableOf(saved().features[f]);
       feature.table = static_cast<uint32_t>(table - saved().tables.begin());
       feature.dim = table->dim;
       const auto at = std::find(unpooled.begin(), unpooled.end(), static_cast<int32_t>(f));
@@ -527,6 +556,8 @@ absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& opti
   std::unique_ptr<CtrModel> dense;
   if (options.create_model != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(dense, options.create_model(model.recipe));
+  } else if (model.onnx != nullptr) {
+    dense = NewOnnxModel(model.onnx);
   } else {
     HOTROW_ASSIGN_OR_RETURN(dense, CreateModelOfKind(model.recipe));
   }

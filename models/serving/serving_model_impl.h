@@ -16,6 +16,7 @@
 #include "models/data/vocabulary.h"
 #include "models/delta/delta_chain.h"
 #include "models/saving/saved_model.h"
+#include "models/serving/onnx_dense_impl.h"
 #include "models/serving/scorer.h"
 #include "models/zoo/model_kinds.h"
 #include "ops/jagged.h"
@@ -46,6 +47,7 @@ struct ServingModel {
   ServingRows trained_rows = ServingRows::kAsTrained;        // as which it reads rows
   std::vector<std::string> labels;
   std::vector<float> parameters;          // of the dense part; empty once versions have them
+  std::shared_ptr<const OnnxDense> onnx;  // instead of them; null: it is of models/zoo
   std::unique_ptr<ServingTables> tables;  // null: not read
   std::vector<ServingFeature> features;   // in batch order
   std::vector<std::string> feature_names;

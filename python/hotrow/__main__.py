@@ -8,6 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
+from ._onnxruntime import library
 from ._processor import check_processor
 
 
@@ -27,6 +28,9 @@ def main() -> NoReturn:
     path = program()
     try:
         check_processor()
+        onnxruntime = library()
+        if onnxruntime is not None:
+            os.environ["HOTROW_ONNXRUNTIME"] = onnxruntime
         os.execv(path, ["hotrow", *sys.argv[1:]])
     except (ImportError, OSError) as error:
         sys.exit(f"hotrow: {path}: {error}")

@@ -137,6 +137,21 @@ class Export(Structure):
     ]
 
 
+class Onnx(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("to", c_char_p),
+        ("dense", c_void_p),
+        ("dense_size", c_uint64),
+        ("num_dense", c_int64),
+        ("labels", POINTER(c_char_p)),
+        ("num_labels", c_int64),
+        ("schema", c_char_p),
+        ("shard_bytes", c_int64),
+        ("memory_bytes", c_int64),
+    ]
+
+
 class DataOptions(Structure):
     _fields_ = [
         ("struct_size", c_uint64),
@@ -195,6 +210,7 @@ class ScorerOptions(Structure):
         ("reserved", c_int32),
         ("rows_dir", c_char_p),
         ("deadline_ms", c_int64),
+        ("onnxruntime", c_char_p),
     ]
 
 
@@ -321,10 +337,13 @@ WORDS = {
     "options.max_concurrency": "max_concurrency",
     "options.memory_bytes": "memory",
     "options.model": "model",
+    "options.num_dense": "num_dense",
+    "options.onnxruntime": "onnxruntime",
     "options.precision": "precision",
     "options.rank": "rank",
     "options.rows": "rows",
     "options.rows_dir": "rows_dir",
+    "options.schema": "schema",
     "options.shard_bytes": "shard",
     "options.shuffle_bytes": "shuffle",
     "options.store_memory_bytes": "store_memory",
@@ -444,6 +463,7 @@ saved_blob = _function(
 )
 export_portable = _function("export", POINTER(Export))
 import_portable = _function("import", POINTER(Import))
+export_onnx = _function("export_onnx", c_void_p, POINTER(Onnx))
 data_open = _function("data_open", c_char_p, c_uint64, POINTER(c_void_p))
 data_open_with = _function(
     "data_open_with", c_char_p, POINTER(DataOptions), POINTER(c_void_p)

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _abi
 from ._checks import INT32, integer, real
+from ._onnxruntime import library
 from .batches import _MATRIX, Batch, BatchReader, _matrix
 from .options import Bytes, parse_bytes
 from .saved import Path, text
@@ -57,6 +58,8 @@ class Scorer(_abi.Owner):
     run at once, each with a copy of the dense parameters; 0: one for each hardware thread.
     deadline: seconds that a call may score, looked at between passes of max_batch_size samples: then
     it raises hotrow.errors.DeadlineExceeded, a TimeoutError. None: as long as it takes.
+    onnxruntime: its library, for what hotrow.torch.export wrote; None: HOTROW_ONNXRUNTIME, that of
+    the package onnxruntime, or the system's.
 
     Any number of threads may score at once; the interpreter's lock is free meanwhile. A score is a
     logit; with probabilities=True it is 1 / (1 + exp(-logit)).
@@ -74,6 +77,7 @@ class Scorer(_abi.Owner):
         max_batch_size: int = 1024,
         max_concurrency: int = 0,
         deadline: Optional[float] = None,
+        onnxruntime: Optional[Path] = None,
     ) -> None:
         self._handle: Optional[int] = None
         options = _abi.default(_abi.ScorerOptions, "scorer_options")
@@ -90,6 +94,7 @@ class Scorer(_abi.Owner):
             if not 0 < seconds <= 1e9:
                 raise ValueError(f"deadline: must be above 0 and at most 1e9 seconds, is {deadline!r}")
             options.deadline_ms = math.ceil(1000 * seconds)
+        options.onnxruntime = text(onnxruntime or library(), "onnxruntime")
         handle = c_void_p()
         _abi.scorer_open(byref(options), byref(handle))
         self._handle = handle.value

@@ -194,13 +194,14 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   in.max_batch_size = 7;
   in.max_concurrency = 11;
   in.rows_dir = "/rows";
+  in.onnxruntime = "/runtime";
   in.deadline_ms = 13;
   EXPECT_EQ(TakeScoreDeadline(&in).value(), std::chrono::milliseconds(13));
   const auto options = TakeScorerOptions(&in);
   ASSERT_TRUE(options.ok()) << options.status();
   // budget, create_model, env and stop are for programs in C++.
   const auto& [model, memory_bytes, rows_dir, budget, rows, store_bytes, max_concurrency,
-               max_batch_size, precision, create_model, env, stop] = *options;
+               max_batch_size, precision, onnxruntime, create_model, env, stop] = *options;
   EXPECT_EQ(model, "/model");
   EXPECT_EQ(memory_bytes, 3);
   EXPECT_EQ(rows_dir, "/rows");
@@ -210,6 +211,7 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   EXPECT_EQ(max_concurrency, 11);
   EXPECT_EQ(max_batch_size, 7);
   EXPECT_EQ(precision, DensePrecision::kBf16);
+  EXPECT_EQ(onnxruntime, "/runtime");
   EXPECT_FALSE(create_model);
   EXPECT_EQ(env, nullptr);
   EXPECT_EQ(stop, nullptr);

@@ -55,7 +55,8 @@ _Static_assert(sizeof(hotrow_data_options) == 40, "frozen");
 _Static_assert(sizeof(hotrow_packer_options) == 104, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
-_Static_assert(sizeof(hotrow_scorer_options) == 80, "frozen");
+_Static_assert(sizeof(hotrow_onnx_options) == 80, "frozen");
+_Static_assert(sizeof(hotrow_scorer_options) == 88, "frozen");
 _Static_assert(sizeof(hotrow_candidates) == 80, "frozen");
 
 static const char* const kFeatures[] = {"item", "category"};
@@ -699,6 +700,46 @@ static void TestPortable(const char* dir) {
   hotrow_collection_destroy(tables);
 }
 
+/* A model with a dense part of others; what it scores, tests/models/onnx_dense_test.cc says. */
+static void TestOnnx(const char* dir) {
+  char to[80];
+  snprintf(to, sizeof(to), "%s/served", dir);
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(NULL, 0, &tables));
+  Train(tables);
+  hotrow_onnx_options out;
+  hotrow_onnx_options_default(&out, sizeof(out));
+  CHECK(out.shard_bytes == 1 << 30 && out.memory_bytes == 256 << 20);
+  CHECK_FAILS(hotrow_export_onnx(tables, NULL), HOTROW_INVALID_ARGUMENT, "options");
+  CHECK_FAILS(hotrow_export_onnx(tables, &out), HOTROW_INVALID_ARGUMENT, "options.to");
+  out.to = to;
+  CHECK_FAILS(hotrow_export_onnx(tables, &out), HOTROW_INVALID_ARGUMENT, "options.dense");
+  out.dense = "layers";
+  out.dense_size = 6;
+  out.num_dense = -1;
+  CHECK_FAILS(hotrow_export_onnx(tables, &out), HOTROW_INVALID_ARGUMENT, "options.num_dense");
+  out.num_dense = 1;
+  out.memory_bytes = -1;
+  CHECK_FAILS(hotrow_export_onnx(tables, &out), HOTROW_INVALID_ARGUMENT, "options.memory_bytes");
+  out.memory_bytes = 1 << 20;
+  out.schema =
+      "{\"name\": \"shop\", \"columns\": [{\"name\": \"click\", \"role\": \"label\"},"
+      "{\"name\": \"item\", \"role\": \"categorical\", \"key\": \"integer\"}]}";
+  CHECK_FAILS(hotrow_export_onnx(tables, &out), HOTROW_INVALID_ARGUMENT, "options.schema");
+  out.schema = NULL;
+  CHECK_OK(hotrow_export_onnx(tables, &out));
+  CHECK_FAILS(hotrow_export_onnx(tables, &out), HOTROW_FAILED_PRECONDITION, to); /* it is there */
+  hotrow_collection_destroy(tables);
+
+  hotrow_scorer_options options;
+  hotrow_scorer_options_default(&options, sizeof(options));
+  options.model = to;
+  options.onnxruntime = "/nowhere.so";
+  hotrow_scorer* scorer = NULL;
+  CHECK_FAILS(hotrow_scorer_open(&options, &scorer), HOTROW_FAILED_PRECONDITION,
+              "options.onnxruntime");
+}
+
 static void TestData(void) {
   hotrow_data* data = NULL;
   CHECK_FAILS(hotrow_data_open("none", 1, &data), HOTROW_INVALID_ARGUMENT, "none");
@@ -890,6 +931,7 @@ int main(void) {
   TestCheckpoints(checkpoints);
   TestFrozen();
   TestPortable(dir);
+  TestOnnx(dir);
   snprintf(checkpoints, sizeof(checkpoints), "%s/decaying", dir);
   TestDecay(checkpoints);
   TestData();

@@ -33,7 +33,7 @@ add_dependencies(dlrm_cli_test dlrm)
 # What a trained model scores, against the trainer's evaluation.
 hotrow_add_test(
   NAME models_serving_test
-  SOURCES disk_scorer_test.cc quantize_model_test.cc scorer_test.cc
+  SOURCES disk_scorer_test.cc onnx_dense_test.cc quantize_model_test.cc scorer_test.cc
   DEPS hotrow::models nlohmann_json::nlohmann_json
   SLOW "ScorerRealData*")
 target_compile_definitions(models_serving_test PRIVATE HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -26,6 +26,7 @@ STRUCTS = {
     "hotrow_packer_options": _abi.PackerOptions,
     "hotrow_export_options": _abi.Export,
     "hotrow_import_options": _abi.Import,
+    "hotrow_onnx_options": _abi.Onnx,
     "hotrow_scorer_options": _abi.ScorerOptions,
     "hotrow_candidates": _abi.Candidates,
 }
@@ -178,7 +179,8 @@ class FieldsTest(unittest.TestCase):
 
         with mock.patch.object(_abi, "scorer_open", open_scorer), self.assertRaises(Taken):
             hotrow.Scorer("/x", rows="int8", memory=1, rows_dir="/r", store_memory=1,
-                          precision="bf16", max_batch_size=1, max_concurrency=1, deadline=1)
+                          precision="bf16", max_batch_size=1, max_concurrency=1, deadline=1,
+                          onnxruntime="/o")
         self.assertEqual(
             self.differing(taken[0], _abi.default(_abi.ScorerOptions, "scorer_options")),
             {name for name, _ in _abi.ScorerOptions._fields_} - {"struct_size", "reserved"},

@@ -14,9 +14,10 @@ if not hasattr(_torch.library, "register_autograd"):
     raise ImportError(f"hotrow.torch: needs torch 2.4 or newer, this is {_torch.__version__}")
 
 from .dataset import Dataset
+from .export import export
 from .module import EmbeddingCollection
 from .outputs import Embeddings
 from .prefetch import prefetch
 from .transport import Transport
 
-__all__ = ["Dataset", "EmbeddingCollection", "Embeddings", "Transport", "prefetch"]
+__all__ = ["Dataset", "EmbeddingCollection", "Embeddings", "Transport", "export", "prefetch"]
