@@ -92,6 +92,22 @@ TEST(HardwareFileTest, FiguresOfSmallBatchesAndOfWorkBesideWorkAreKept) {
   EXPECT_TRUE(in.engine.ssd_wait_measured());
 }
 
+TEST(HardwareFileTest, AGpuKeepsItsFigures) {
+  HardwareProfile out = Measured();
+  out.hbm_bytes = 8e10;
+  out.hbm_bytes_per_second = 3e12;
+  out.host_link_bytes_per_second = 5e10;
+  out.activation_bytes = 30;
+  out.step_seconds = 2e-4;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const HardwareProfile in,
+                              ParseHardwareProfile(HardwareProfileText(out), "gpu.yaml"));
+  EXPECT_EQ(in.hbm_bytes, 8e10);
+  EXPECT_EQ(in.hbm_bytes_per_second, 3e12);
+  EXPECT_EQ(in.host_link_bytes_per_second, 5e10);
+  EXPECT_EQ(in.activation_bytes, 30);
+  EXPECT_EQ(in.step_seconds, 2e-4);
+}
+
 TEST(HardwareFileTest, BadFilesAreNamedWithTheirPlace) {
   const std::string head = "format: hotrow hardware 1\n";
   const auto expect = [](const std::string& text, const std::string& place,

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -186,8 +188,9 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
   const Plan plan = Planned(spec);
   EXPECT_TRUE(plan.fits);
   ASSERT_LT(plan.disk.life_years, 3);
-  EXPECT_THAT(plan.warnings,
-              ElementsAre(StartsWith("ssd: worn out in "), HasSubstr("% of a step's time (")));
+  EXPECT_THAT(plan.warnings, ElementsAre(StartsWith("ssd: worn out in "),
+                                         AllOf(StartsWith("ssd: "), HasSubstr("% of a step's time"),
+                                               HasSubstr("(read misses, write evicted rows)"))));
   ASSERT_GE(plan.remedies.size(), 2u);
   double before = HUGE_VAL;
   for (const std::string& remedy : plan.remedies) {
@@ -210,6 +213,129 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
   EXPECT_THAT(Planned(small).warnings, IsEmpty());
   EXPECT_THAT(PlanText(small, Planned(small)),
               AllOf(HasSubstr("times from data sheets"), HasSubstr("several times as long")));
+}
+
+// The same between a GPU and an SSD: host memory that is free keeps what the GPU evicts.
+TEST(PlanTest, FreeHostMemoryKeepsWhatAGpuEvicts) {
+  const std::string head =
+      "batch_size: 65536\nhardware: {profile: h100-sxm, disk: nvme-mixed, dram: 256GB}\n";
+  const std::string tables = "tables:\n- {name: t, count: 26, rows: 40_000_000, dim: 128}\n";
+  const PlanSpec spec = Spec(head + tables);
+  const Plan plan = Planned(spec);
+  EXPECT_NEAR(plan.TierBytes("dram"), 0.9 * 256e9, 1e9);
+  EXPECT_GT(plan.cache.host_rows, 3e8);
+  EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("Host cache: "), HasSubstr("from the host")));
+  const PlanSpec without_spec = Spec(head + "host_cache_bytes: 0\n" + tables);
+  const Plan without = Planned(without_spec);
+  EXPECT_LT(without.TierBytes("dram"), 12e9);
+  EXPECT_EQ(without.cache.host_hit_rate, 0);
+  EXPECT_GT(plan.samples_per_second, 1.2 * without.samples_per_second);
+  // Each row that the host has is not read, and each that the GPU evicts is written all the same.
+  const double missed = 1 - plan.cache.host_hit_rate;
+  EXPECT_NEAR(plan.disk.ios_read, missed * without.disk.ios_read, 0.05 * without.disk.ios_read);
+  EXPECT_NEAR(plan.disk.bytes_written, without.disk.bytes_written,
+              0.03 * without.disk.bytes_written);
+  EXPECT_THAT(without.remedies, Contains(AllOf(HasSubstr("(host_cache_bytes: auto)"),
+                                               HasSubstr(" samples/s instead of "))));
+  EXPECT_THAT(plan.remedies, Not(Contains(HasSubstr("host_cache_bytes"))));
+  // As the spec says; over all of its memory it does not fit.
+  const Plan some = Planned(Spec(head + "host_cache_bytes: 40GB\n" + tables));
+  EXPECT_NEAR(some.TierBytes("dram") - without.TierBytes("dram"), 40e9, 1e9);
+  EXPECT_LT(some.cache.host_hit_rate, plan.cache.host_hit_rate);
+  EXPECT_FALSE(Planned(Spec(head + "host_cache_bytes: 300GB\n" + tables)).fits);
+  for (const char* const bad : {"hardware: cpu\nstore: ssd\n", "hardware: h200\nstore: memory\n"}) {
+    EXPECT_THAT(MakePlan(Spec(std::string(bad) + "batch_size: 64\nhost_cache_bytes: 1GB\n"
+                                                 "tables: [{name: t, rows: 9, dim: 4}]\n"))
+                    .status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host_cache_bytes")));
+  }
+}
+
+double StagesSeconds(const Plan& plan, const std::vector<std::string>& names) {
+  double seconds = 0;
+  for (const PlanStage& stage : plan.stages) {
+    for (const std::string& name : names) seconds += stage.name == name ? stage.seconds : 0;
+  }
+  return seconds;
+}
+
+constexpr double kMs = 1e-3;
+constexpr double kFifth = 0.2;
+
+// bench/results/gpu.md: commit 84b1f9e on an H100, gradients of weights with the three lines.
+TEST(GpuPlanTest, StepsTakeWhatTheyTookOnAnH100) {
+  const std::string dlrm =
+      "hardware: h100-sxm\nstore: memory\ncache_bytes: 40GB\nprefetch_depth: 1\n"
+      "model: {dense_features: 13, bottom: [512, 256, 128], top: [1024, 1024, 512, 256, 1], "
+      "interaction: dot, dense_optimizer: adagrad, precision: bf16}\n"
+      "tables: [{name: t, count: 26, rows: 10_000_000, dim: 128, zipf: 1.05}]\n";
+  for (const auto& [batch, ms] : {std::pair{2048, 0.4109}, {16'384, 1.8123}, {65'536, 6.1302}}) {
+    PlanSpec spec = Spec(absl::StrCat("batch_size: ", batch, "\n", dlrm));
+    // Ten million rows a table were drawn from; the cache had those of the batch.
+    spec.hardware.hbm_bytes = 1e12;
+    spec.cache_bytes = static_cast<int64_t>(4e11);
+    const Plan plan = Planned(spec);
+    EXPECT_NEAR(plan.step_seconds, ms * kMs, kFifth * ms * kMs) << batch;
+    std::printf("batch %d: planned %.3f ms, measured %.3f\n", batch, plan.step_seconds / kMs, ms);
+    if (batch < 65'536) continue;
+    EXPECT_NEAR(plan.traffic.unique_keys, 677'000, 7000);
+    EXPECT_NEAR(StagesSeconds(plan, {"sum gradients", "update rows"}), 0.9985 * kMs,
+                kFifth * 0.9985 * kMs);
+    // MLPs and dot products, forward and backward.
+    EXPECT_NEAR(StagesSeconds(plan, {"dense layers"}), 5.044 * kMs, kFifth * 5.044 * kMs);
+  }
+  // `dlrm --device=cuda`, a million rows a table, where the data were there.
+  PlanSpec spec = Spec("batch_size: 65536\n" + dlrm);
+  for (PlanTable& table : spec.tables) table.rows = 1'000'000;
+  EXPECT_NEAR(Planned(spec).step_seconds, 6.7 * kMs, kFifth * 6.7 * kMs);
+}
+
+TEST(GpuPlanTest, TiersAndOpsTakeWhatTheyTookOnAnH100) {
+  const auto planned = [](int64_t batch, int64_t rows, int dim, int hotness,
+                          const std::string& cache, const std::string& optimizer) {
+    return Planned(Spec(absl::StrCat(
+        "batch_size: ", batch, "\nhardware: h100-sxm\nstore: memory\ncache_bytes: ", cache,
+        "\ntables: [{name: t, count: 10, rows: ", rows, ", dim: ", dim, ", hotness: ", hotness,
+        ", zipf: 1.05, optimizer: ", optimizer, "}]\n")));
+  };
+  const auto expect = [](double seconds, double ms) {
+    EXPECT_NEAR(seconds, ms * kMs, kFifth * ms * kMs);
+  };
+  // Ten tables of 200,000 rows in a cache of all and of 80 % of them: steps from ids to updated
+  // rows. A plan has what starts a step, too.
+  for (const auto& [cache, misses, lookup_ms, training_ms] :
+       {std::tuple{"2GB", 0.0, 2.2844, 2.9427}, {"960MB", 15'114.0, 3.4478, 7.9837}}) {
+    const Plan plan = planned(104'857, 200'000, 128, 1, cache, "sgd");
+    EXPECT_NEAR(plan.traffic.unique_keys, 239'289, 0.05 * 239'289);
+    EXPECT_NEAR(plan.traffic.miss_rows, misses, kFifth * misses + 1) << plan.cache.rows;
+    expect(StagesSeconds(plan, {"sort ids and find the distinct ones", "find and gather rows",
+                                "read misses", "pool"}),
+           lookup_ms);
+    expect(plan.step_seconds, training_ms);
+  }
+  // Ops alone: lookups of one id and of eight a bag, sums and updates in one.
+  for (const auto& [dim, ms, bags_ms] : {std::tuple{128, 0.2833, 0.1285}, {32, 0.1044, 0.0576}}) {
+    expect(StagesSeconds(planned(104'857, 200'000, dim, 1, "2GB", "sgd"), {"pool"}), ms);
+    expect(StagesSeconds(planned(13'107, 200'000, dim, 8, "2GB", "sgd"), {"pool"}), bags_ms);
+  }
+  const Plan updated = planned(104'857, 1'000'000, 128, 1, "20GB", "rowwise_adagrad");
+  EXPECT_NEAR(updated.traffic.unique_keys, 315'570, 3200);
+  expect(StagesSeconds(updated, {"sum gradients", "update rows"}), 0.5948);
+}
+
+TEST(GpuPlanTest, OwnFiguresCount) {
+  const std::string rest =
+      "batch_size: 4096\nstore: memory\ntables: [{name: t, rows: 1e6, dim: 64}]\n";
+  const PlanSpec spec = Spec("hardware: h100-sxm\n" + rest);
+  const Plan plan = Planned(spec);
+  EXPECT_THAT(PlanText(spec, plan), HasSubstr("times as measured on: an H100 SXM, 2026-11-28"));
+  const PlanSpec other = Spec("hardware: b200\n" + rest);
+  EXPECT_THAT(PlanText(other, Planned(other)), HasSubstr(", scaled by data sheets, 16 threads"));
+  const Plan half =
+      Planned(Spec("hardware: {profile: h100-sxm, hbm_bytes_per_second: 1507500000000}\n" + rest));
+  for (const char* const name : {"pool", "sum gradients", "update rows"}) {
+    EXPECT_NEAR(StagesSeconds(half, {name}), 2 * StagesSeconds(plan, {name}), 1e-9) << name;
+  }
 }
 
 TEST(PlanTest, WeightsOf16BitsTakeHalf) {
@@ -256,7 +382,8 @@ TEST(PlanTest, AutoFindsWhatBruteForceFinds) {
       const std::string text = absl::StrCat(
           "batch_size: 2048\nstore: ssd\nmax_hbm: 160MiB\ntarget_samples_per_second: ",
           static_cast<int64_t>(target),
-          "\nhardware: {profile: a10, ssd_read_ios_per_second: 70000}\n", "tables:\n", list);
+          "\nhost_cache_bytes: 0\nhardware: {profile: a10, ssd_read_ios_per_second: 70000}\n",
+          "tables:\n", list);
       const PlanSpec spec = Spec(text);
       const Plan chosen = Planned(spec);
       // Every MiB above the same start.

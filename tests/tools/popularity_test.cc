@@ -123,6 +123,75 @@ TEST(CacheModelTest, PartsOfAStepCountAKeyOnceEach) {
   EXPECT_LT(model.Lru(kHeld).lookups, lookups.Lru(kHeld).lookups - 0.01);
 }
 
+// What a second cache finds of what misses in the first, against two plain lists by steps.
+TEST(CacheModelTest, WhatLeavesIsFoundBelow) {
+  constexpr int64_t kRows = 20'000;
+  constexpr int64_t kStepLookups = 1000;
+  const Popularity law = Popularity::Zipf(kRows, 1.05);
+  const CacheClient client = {&law, kStepLookups};
+  const CacheModel model(std::span(&client, 1));
+  const ZipfSampler sampler(kRows, 1.05);
+  struct Rows {
+    std::list<uint64_t> order;  // the last added in front
+    std::unordered_map<uint64_t, std::list<uint64_t>::iterator> held;
+    void Add(uint64_t row) {
+      if (const auto at = held.find(row); at != held.end()) order.erase(at->second);
+      order.push_front(row);
+      held[row] = order.begin();
+    }
+    uint64_t TakeOldest() {
+      const uint64_t row = order.back();
+      held.erase(row);
+      order.pop_back();
+      return row;
+    }
+  };
+  for (const auto& [above, below] : {std::pair{1500, 1500}, {3000, 3000}, {3000, 14'000}}) {
+    Rows first, second;
+    RandomStream random(6, RandomPurpose::kTest);
+    double misses = 0;
+    double found = 0;
+    constexpr int kWarm = 200;
+    for (int step = 0; step < 2 * kWarm; ++step) {
+      std::set<uint64_t> keys;
+      for (int64_t i = 0; i < kStepLookups; ++i) {
+        const auto block = [&](uint32_t) {
+          return PhiloxBlock{{random.Next32(), random.Next32(), random.Next32(), random.Next32()}};
+        };
+        keys.insert(sampler.Rank(block(0), block));
+      }
+      for (const uint64_t key : keys) {
+        if (step < kWarm || first.held.contains(key)) continue;
+        ++misses;
+        found += second.held.contains(key) ? 1 : 0;
+      }
+      for (const uint64_t key : keys) first.Add(key);
+      while (std::ssize(first.order) > above) {
+        second.Add(first.TakeOldest());
+        if (std::ssize(second.order) > below) second.TakeOldest();
+      }
+    }
+    const CacheModel::Below planned = model.FoundBelow(above, below);
+    const double missed = model.unique_keys() * (1 - model.Lru(above).unique_keys);
+    EXPECT_NEAR(missed, misses / kWarm, 0.03 * missed);
+    EXPECT_NEAR(planned.keys / missed, found / misses, 0.02) << above << " " << below;
+    // A measured curve of the law says about the same.
+    std::vector<CurvePoint> curve;
+    const CacheClient one = {.law = &law, .step_lookups = 1};
+    const CacheModel by_lookup(std::span(&one, 1));
+    for (double rows = 10; rows < kRows; rows *= 1.2) {
+      curve.push_back({rows, by_lookup.Lru(rows).lookups});
+    }
+    const Footprint footprint(curve, kRows);
+    const CacheClient measured = {.step_lookups = kStepLookups, .footprint = &footprint};
+    EXPECT_NEAR(CacheModel(std::span(&measured, 1)).FoundBelow(above, below).keys / missed,
+                found / misses, 0.15);
+  }
+  EXPECT_NEAR(model.FoundBelow(3000, kRows).keys,
+              model.unique_keys() * (1 - model.Lru(3000).unique_keys), 0.01 * model.unique_keys());
+  EXPECT_EQ(model.FoundBelow(kRows, 1000).keys, 0);
+}
+
 // What a store below a cache gets to see, against a plain LRU list by steps.
 TEST(CacheModelTest, SomeRowsNeverLeaveTheCache) {
   constexpr int64_t kRows = 50'000;

@@ -42,9 +42,20 @@ EngineCost LineThrough(double bytes0, double seconds0, double bytes1, double sec
   return {0, std::max(0.0, seconds1 / bytes1)};
 }
 
-CalibrationBench::CalibrationBench(const CalibrationOptions& bench_options, std::string bench_dir)
-    : options(bench_options), dir(std::move(bench_dir)), pool(options.threads) {
-  ctx.pool = &pool;
+CalibrationBench::CalibrationBench(const CalibrationOptions& bench_options, std::string bench_dir,
+                                   DeviceStream bench_stream)
+    : options(bench_options),
+      dir(std::move(bench_dir)),
+      pool(options.threads),
+      stream(std::move(bench_stream)),
+      ctx(stream.On({.pool = &pool})) {}
+
+absl::StatusOr<DeviceMemory<float>> CalibrationBench::OnDevice(
+    const std::vector<float>& values) const {
+  HOTROW_ASSIGN_OR_RETURN(
+      auto memory, DeviceMemory<float>::Create(std::ssize(values), {ctx.device, ctx.stream}));
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, memory.data(), values.data(), memory.bytes()));
+  return memory;
 }
 
 int64_t CalibrationBench::Scaled(int64_t n) const {

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device_memory.h"
+#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
 #include "tools/calibration/calibration.h"
@@ -30,16 +33,20 @@ EngineCost LineThrough(double bytes0, double seconds0, double bytes1, double sec
 
 // The threads, the directory and the sizes of one calibration.
 struct CalibrationBench {
-  // dir: an empty directory on the disk that is measured.
-  CalibrationBench(const CalibrationOptions& options, std::string dir);
+  // dir: an empty directory on the disk that is measured. stream: of options.device.
+  CalibrationBench(const CalibrationOptions& options, std::string dir, DeviceStream stream);
 
+  bool on_gpu() const { return options.device == Device::kCuda; }
+  // A copy where the device works.
+  absl::StatusOr<DeviceMemory<float>> OnDevice(const std::vector<float>& values) const;
   // Scales a count of a full calibration to this one's effort; at least 1.
   int64_t Scaled(int64_t n) const;
 
   const CalibrationOptions options;
   const std::string dir;
   ThreadPool pool;  // may have fewer threads, see status()
-  ExecContext ctx;
+  const DeviceStream stream;
+  ExecContext ctx;  // of the device
 };
 
 }  // namespace hotrow

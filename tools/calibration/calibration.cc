@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -47,6 +48,7 @@ absl::Status CalibrationOptions::Validate() const {
 absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
                                           absl::FunctionRef<void(std::string_view)> progress) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
+  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(options.device));
   Env& env = PosixEnv();
   // Before anything is made: a directory that is not there is more likely a slip than a wish.
   HOTROW_ASSIGN_OR_RETURN(const int64_t free, env.FreeBytes(options.dir));
@@ -65,7 +67,7 @@ absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
       std::filesystem::remove_all(dir, error);
     }
   } const remover{dir};
-  CalibrationBench bench(options, dir);
+  CalibrationBench bench(options, dir, std::move(stream));
   HOTROW_RETURN_IF_ERROR(bench.pool.status());
   HardwareProfile profile = *FindAccelerator("cpu");
   profile.name = "this machine";
@@ -73,15 +75,22 @@ absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
   profile.threads = options.threads;
   progress("memory");
   HOTROW_RETURN_IF_ERROR(MeasureMemory(&bench, &profile));
-  progress("rows by key");
-  HOTROW_RETURN_IF_ERROR(MeasureGather(&bench, &profile));
   progress("the disk");
   HOTROW_RETURN_IF_ERROR(MeasureDisk(&bench, &profile));
+  if (bench.on_gpu()) {
+    progress("the GPU");
+    HOTROW_RETURN_IF_ERROR(MeasureGpu(&bench, &profile));
+  } else {
+    progress("rows by key");
+    HOTROW_RETURN_IF_ERROR(MeasureGather(&bench, &profile));
+  }
   progress("dense layers");
-  HOTROW_RETURN_IF_ERROR(MeasureDense(&bench, &profile));
+  HOTROW_RETURN_IF_ERROR(bench.on_gpu() ? MeasureDenseOnGpu(&bench, &profile)
+                                        : MeasureDense(&bench, &profile));
   progress("the table engine");
   const ClickTables tables(bench);
   HOTROW_RETURN_IF_ERROR(MeasureEngine(&bench, tables, &profile));
+  if (bench.on_gpu()) return profile;
   progress("work beside work");
   HOTROW_RETURN_IF_ERROR(MeasureBeside(&bench, tables, &profile));
   return profile;

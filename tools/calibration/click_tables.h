@@ -14,7 +14,7 @@ namespace hotrow {
 inline constexpr int kClickTables = 26;
 inline constexpr int64_t kClickTableRows = 100'000;
 inline constexpr double kClickZipf = 1.05;
-inline constexpr int64_t kClickBatch = 2048;
+inline constexpr int64_t kClickBatch = 2048;  // on a CPU
 // Costs are measured at two widths; a line through them gives the others.
 inline constexpr std::array<int32_t, 2> kClickDims = {16, 128};
 
@@ -25,7 +25,8 @@ class ClickTables {
  public:
   explicit ClickTables(const CalibrationBench& bench);
 
-  // [kClickTables * kClickBatch] keys each.
+  int64_t batch_size() const { return batch_size_; }
+  // [kClickTables * batch_size] keys each.
   const std::vector<std::vector<uint64_t>>& batches() const { return batches_; }
   int64_t distinct_rows() const { return distinct_rows_; }  // of all batches
   // The offsets of each batch: one key a bag.
@@ -34,6 +35,7 @@ class ClickTables {
                                      int32_t dim) const;
 
  private:
+  const int64_t batch_size_;
   std::vector<std::vector<uint64_t>> batches_;
   std::vector<int64_t> offsets_;
   int64_t distinct_rows_ = 0;

@@ -20,21 +20,24 @@ double SecondsOf(const CalibrationBench& bench, int64_t batch) {
 // Forward and backward of a batch.
 absl::Status TimeMlp(CalibrationBench* bench, const std::vector<int32_t>& sizes, int64_t batch,
                      DensePrecision precision, double* seconds, double* flops) {
-  HOTROW_ASSIGN_OR_RETURN(const auto mlp, Mlp::Create({.sizes = sizes,
-                                                       .relu_on_output = true,
-                                                       .max_batch_size = batch,
-                                                       .precision = precision}));
-  const auto parameters = static_cast<size_t>(mlp->num_parameters());
-  std::vector<float> weights(parameters);
-  std::vector<float> gradients(parameters);
-  mlp->InitParameters(kCalibrationSeed, weights);
+  HOTROW_ASSIGN_OR_RETURN(
+      const auto mlp,
+      Mlp::Create(
+          {.sizes = sizes, .relu_on_output = true, .max_batch_size = batch, .precision = precision},
+          bench->ctx));
   const int64_t in = mlp->input_size();
   const int64_t out = mlp->output_size();
-  std::vector<float> x(static_cast<size_t>(batch * in));
-  std::vector<float> dx(x.size());
-  std::vector<float> y(static_cast<size_t>(batch * out));
+  std::vector<float> drawn(static_cast<size_t>(mlp->num_parameters()));
+  mlp->InitParameters(kCalibrationSeed, drawn);
+  HOTROW_ASSIGN_OR_RETURN(auto weights, bench->OnDevice(drawn));
+  HOTROW_ASSIGN_OR_RETURN(auto gradients, bench->OnDevice(drawn));
+  drawn.resize(static_cast<size_t>(batch * in));
   RandomStream random(kCalibrationSeed, RandomPurpose::kTest, 2);
-  for (float& value : x) value = static_cast<float>(random.Uniform()) - 0.5f;
+  for (float& value : drawn) value = static_cast<float>(random.Uniform()) - 0.5f;
+  HOTROW_ASSIGN_OR_RETURN(auto x, bench->OnDevice(drawn));
+  HOTROW_ASSIGN_OR_RETURN(auto dx, bench->OnDevice(drawn));
+  drawn.resize(static_cast<size_t>(batch * out));
+  HOTROW_ASSIGN_OR_RETURN(auto y, bench->OnDevice(drawn));
   HOTROW_ASSIGN_OR_RETURN(
       const double median, MedianSeconds(SecondsOf(*bench, batch), [&]() -> absl::Status {
         HOTROW_RETURN_IF_ERROR(mlp->Forward(bench->ctx, {.parameters = weights.data(),
@@ -44,14 +47,16 @@ absl::Status TimeMlp(CalibrationBench* bench, const std::vector<int32_t>& sizes,
                                                          .y = y.data(),
                                                          .y_stride = out,
                                                          .training = true}));
-        // Backward overwrites it, and numbers that fade to denormals are slow.
-        std::fill(y.begin(), y.end(), 0.01f);
-        return mlp->Backward(bench->ctx, {.parameters = weights.data(),
-                                          .dy = y.data(),
-                                          .dy_stride = out,
-                                          .dx = dx.data(),
-                                          .dx_stride = in,
-                                          .parameter_gradients = gradients.data()});
+        // Backward overwrites it, and numbers that fade to denormals are slow on a CPU.
+        if (!bench->on_gpu()) std::fill(y.data(), y.data() + y.size(), 0.01f);
+        HOTROW_RETURN_IF_ERROR(
+            mlp->Backward(bench->ctx, {.parameters = weights.data(),
+                                       .dy = y.data(),
+                                       .dy_stride = out,
+                                       .dx = dx.data(),
+                                       .dx_stride = in,
+                                       .parameter_gradients = gradients.data()}));
+        return WaitForStream(bench->ctx);
       }));
   double macs = 0;
   for (size_t i = 0; i + 1 < sizes.size(); ++i) {
@@ -139,6 +144,34 @@ absl::Status MeasureDense(CalibrationBench* bench, HardwareProfile* profile) {
   profile->dense_flops_wide = large.wide;
   profile->dot_flops_short = large.dot_short;
   profile->dot_flops_long = large.dot_long;
+  return absl::OkStatus();
+}
+
+absl::Status MeasureDenseOnGpu(CalibrationBench* bench, HardwareProfile* profile) {
+  constexpr int kLayers = 3;
+  const int64_t batch = bench->Scaled(16'384);
+  // Seconds for each number that a layer of this width puts out, forward and backward.
+  const auto output_seconds = [&](int64_t width,
+                                  DensePrecision precision) -> absl::StatusOr<double> {
+    const std::vector<int32_t> sizes(kLayers + 1, static_cast<int32_t>(width));
+    double seconds = 0;
+    double flops = 0;
+    HOTROW_RETURN_IF_ERROR(TimeMlp(bench, sizes, batch, precision, &seconds, &flops));
+    return seconds / static_cast<double>(kLayers * batch * width);
+  };
+  const int64_t narrow = std::max<int64_t>(16, bench->Scaled(256));
+  const int64_t wide = std::max<int64_t>(32, bench->Scaled(2048));
+  HOTROW_ASSIGN_OR_RETURN(const double least, output_seconds(narrow, DensePrecision::kBf16));
+  HOTROW_ASSIGN_OR_RETURN(const double most, output_seconds(wide, DensePrecision::kBf16));
+  HOTROW_ASSIGN_OR_RETURN(const double tf32, output_seconds(wide, DensePrecision::kTf32));
+  // A line in the width: products, and what each number takes beside them.
+  const EngineCost line =
+      LineThrough(static_cast<double>(narrow), least, static_cast<double>(wide), most);
+  const double products = std::max(most - line.seconds, most / 10);
+  profile->dense_flops_16 = kFlopsPerMac * static_cast<double>(wide) / products;
+  profile->dense_flops =
+      kFlopsPerMac * static_cast<double>(wide) / std::max(tf32 - line.seconds, products);
+  profile->activation_bytes = std::max(1.0, line.seconds * profile->hbm_bytes_per_second);
   return absl::OkStatus();
 }
 

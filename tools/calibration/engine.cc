@@ -45,9 +45,10 @@ absl::StatusOr<Passes> RunTiers(CalibrationBench* bench, const ClickTables& clic
   ctx.trace = &trace;
   HOTROW_ASSIGN_OR_RETURN(const auto tables, EmbeddingCollection::Create(options, ctx));
 
-  const auto floats = static_cast<size_t>(kClickBatch * tables->pooled_dim());
-  std::vector<float> pooled(floats);
-  const std::vector<float> gradient(floats, 1e-4f);
+  const int64_t batch = click.batch_size();
+  const std::vector<float> numbers(static_cast<size_t>(batch * tables->pooled_dim()), 1e-4f);
+  HOTROW_ASSIGN_OR_RETURN(auto pooled, bench->OnDevice(numbers));
+  HOTROW_ASSIGN_OR_RETURN(auto gradient, bench->OnDevice(numbers));
   double prefetch = 0;
   double prefetch_cpu = 0;
   double lookup = 0;
@@ -55,14 +56,16 @@ absl::StatusOr<Passes> RunTiers(CalibrationBench* bench, const ClickTables& clic
   const auto step = [&](const std::vector<uint64_t>& keys) -> absl::Status {
     const double cpu0 = ProcessorSeconds();
     const double t0 = WallSeconds();
-    HOTROW_ASSIGN_OR_RETURN(auto now, tables->Prefetch({kClickBatch, keys, click.offsets(), {}}));
+    HOTROW_ASSIGN_OR_RETURN(auto now, tables->Prefetch({batch, keys, click.offsets(), {}}));
+    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
     const double t1 = WallSeconds();
     prefetch_cpu += ProcessorSeconds() - cpu0;
-    HOTROW_RETURN_IF_ERROR(
-        now.Lookup({.pooled = {pooled.data(), kClickBatch, tables->pooled_dim()}}));
+    HOTROW_RETURN_IF_ERROR(now.Lookup({.pooled = {pooled.data(), batch, tables->pooled_dim()}}));
+    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
     const double t2 = WallSeconds();
     HOTROW_RETURN_IF_ERROR(
-        std::move(now).Update({.pooled = {gradient.data(), kClickBatch, tables->pooled_dim()}}));
+        std::move(now).Update({.pooled = {gradient.data(), batch, tables->pooled_dim()}}));
+    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
     prefetch += t1 - t0;
     lookup += t2 - t1;
     update += WallSeconds() - t2;
@@ -75,36 +78,38 @@ absl::StatusOr<Passes> RunTiers(CalibrationBench* bench, const ClickTables& clic
     return 0.0;
   };
   // What the spans and counters say so far.
-  const auto reading = [&] {
-    const EmbeddingStats stats = tables->Stats();
+  const auto reading = [&]() -> absl::StatusOr<Steps> {
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats stats, tables->GlobalStats());
     Steps out;
     const double resident = span("place") + span("fill");
     out.write_back = span("write_back");
-    out.pool = span("pool");
-    out.sum = span("segment_sum");
+    // A GPU sums and updates in one go; on an H100 either takes half (bench/results/gpu.md).
+    out.pool = bench->on_gpu() ? lookup : span("pool");
+    out.sum = bench->on_gpu() ? update / 2 : span("segment_sum");
     out.unique = prefetch - resident;
     out.find = resident + lookup - out.pool;
     out.update = update - out.sum;
     out.cpu = ProcessorSeconds();
     out.prefetch_cpu = prefetch_cpu;
     out.steps = static_cast<double>(stats.steps);
-    out.lookups = out.steps * kClickTables * kClickBatch;
+    out.lookups = out.steps * kClickTables * static_cast<double>(batch);
     out.keys = static_cast<double>(stats.unique_keys);
     for (const TierStats& tier : stats.tiers) {
-      if (tier.name != "cache") continue;
+      if (tier.name != "cache" && tier.name != "device_cache") continue;
       out.hits = static_cast<double>(tier.unique_hits);
       out.evicted = static_cast<double>(tier.dirty_writebacks);
     }
     return out;
   };
-  const Steps start = reading();
+  HOTROW_ASSIGN_OR_RETURN(const Steps start, reading());
   for (const std::vector<uint64_t>& keys : click.batches()) HOTROW_RETURN_IF_ERROR(step(keys));
-  const Steps before = reading();
+  HOTROW_ASSIGN_OR_RETURN(const Steps before, reading());
   const double begin = WallSeconds();
   do {
     for (const std::vector<uint64_t>& keys : click.batches()) HOTROW_RETURN_IF_ERROR(step(keys));
   } while (WallSeconds() - begin < 0.8 * bench->options.effort);
-  Passes out = {before, reading()};
+  HOTROW_ASSIGN_OR_RETURN(const Steps after, reading());
+  Passes out = {before, after};
   HOTROW_RETURN_IF_ERROR(tables->Close());
   std::error_code error;
   const std::string dir = FieldsOf(options.store).dir;
@@ -121,8 +126,59 @@ absl::StatusOr<Passes> RunTiers(CalibrationBench* bench, const ClickTables& clic
 
 }  // namespace
 
+namespace {
+
+// Rows in a GPU's cache: all of them, and a part over host memory. Time is the wall's.
+absl::Status MeasureEngineOnGpu(CalibrationBench* bench, const ClickTables& tables,
+                                HardwareProfile* profile) {
+  struct Costs {
+    double row_bytes, weight_bytes, unique, hit, miss, evict, pool, sum, update;
+  };
+  std::array<Costs, kClickDims.size()> costs = {};
+  for (size_t d = 0; d < kClickDims.size(); ++d) {
+    Costs& cost = costs[d];
+    cost.row_bytes = static_cast<double>(ClickRowBytes(kClickDims[d]));
+    cost.weight_bytes = 4.0 * kClickDims[d];
+    HOTROW_ASSIGN_OR_RETURN(const Passes whole_passes,
+                            RunTiers(bench, tables, ClickTiers::kWholeCache, kClickDims[d]));
+    HOTROW_ASSIGN_OR_RETURN(const Passes small_passes,
+                            RunTiers(bench, tables, ClickTiers::kSmallCache, kClickDims[d]));
+    const Steps& whole = whole_passes.later;
+    const Steps& small = small_passes.later;
+    cost.unique = whole.unique / whole.lookups;
+    cost.hit = whole.find / whole.keys;
+    // Without what it writes, which is one number for each that it reads.
+    cost.pool = std::max(
+        0.0, whole.pool / whole.lookups - cost.weight_bytes / profile->hbm_bytes_per_second);
+    cost.sum = whole.sum / whole.lookups;
+    cost.update = whole.update / whole.keys;
+    // Rows come and go on threads of their own, so what a step takes longer is theirs together.
+    const double longer =
+        (small.unique + small.find) / small.steps - (whole.unique + whole.find) / whole.steps;
+    const double both =
+        std::max(0.0, longer) * small.steps / std::max(1.0, small.keys - small.hits);
+    cost.evict = std::min(both, small.write_back / std::max(1.0, small.evicted));
+    cost.miss = both - cost.evict;
+  }
+  const auto line = [&](double Costs::*bytes, double Costs::*cost) {
+    return LineThrough(costs[0].*bytes, costs[0].*cost, costs[1].*bytes, costs[1].*cost);
+  };
+  EngineCosts& engine = profile->engine;
+  engine.unique_seconds_per_lookup = (costs[0].unique + costs[1].unique) / 2;
+  engine.hit = line(&Costs::row_bytes, &Costs::hit);
+  engine.miss = line(&Costs::row_bytes, &Costs::miss);
+  engine.evict = line(&Costs::row_bytes, &Costs::evict);
+  engine.pool = line(&Costs::weight_bytes, &Costs::pool);
+  engine.sum = line(&Costs::weight_bytes, &Costs::sum);
+  engine.update = line(&Costs::row_bytes, &Costs::update);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status MeasureEngine(CalibrationBench* bench, const ClickTables& tables,
                            HardwareProfile* profile) {
+  if (bench->on_gpu()) return MeasureEngineOnGpu(bench, tables, profile);
   struct Costs {
     double row_bytes, weight_bytes;
     double unique, in_place, hit, miss, evict, ssd_miss, pool, sum, update, new_in_place, new_row;

@@ -31,7 +31,7 @@ constexpr int64_t kDiskBatches = 128;
 
 absl::Status MeasureMemory(CalibrationBench* bench, HardwareProfile* profile) {
   const int64_t bytes =
-      std::clamp<int64_t>(UsableMemoryBytes() / 8, 16 * kMiB, bench->Scaled(kMemoryBytes));
+      std::max(16 * kMiB, std::min(UsableMemoryBytes() / 8, bench->Scaled(kMemoryBytes)));
   HOTROW_ASSIGN_OR_RETURN(auto buffer, HostBuffer<uint64_t>::Create(bytes / 8, HugePages::kTry));
   uint64_t* const words = buffer.data();
   const int64_t n = bytes / 8;

@@ -7,7 +7,7 @@
 #include "tools/plan/hardware.h"
 
 // The parts of a calibration. Each fills its fields of the profile; Beside also reads those of
-// Disk.
+// Disk. Memory, Disk and Engine are for both devices.
 namespace hotrow {
 
 // Rates of reading and copying memory.
@@ -16,8 +16,12 @@ absl::Status MeasureMemory(CalibrationBench* bench, HardwareProfile* profile);
 absl::Status MeasureGather(CalibrationBench* bench, HardwareProfile* profile);
 // Rates of the disk alone.
 absl::Status MeasureDisk(CalibrationBench* bench, HardwareProfile* profile);
+// A GPU's name, memory and bus.
+absl::Status MeasureGpu(CalibrationBench* bench, HardwareProfile* profile);
 // Dense layers and dot interactions of several widths and batches, forward and backward.
 absl::Status MeasureDense(CalibrationBench* bench, HardwareProfile* profile);
+// Products of a GPU, and what layers take beside them. After MeasureGpu.
+absl::Status MeasureDenseOnGpu(CalibrationBench* bench, HardwareProfile* profile);
 // Costs of each part of a training step in the table engine.
 absl::Status MeasureEngine(CalibrationBench* bench, const ClickTables& tables,
                            HardwareProfile* profile);

@@ -48,14 +48,26 @@ std::vector<std::string> Warnings(const Plan& plan) {
         "ssd: worn out in %.1f years at this speed, with what its data sheet lets be written",
         plan.disk.life_years));
   }
-  for (const PlanStage& stage : plan.stages) {
-    const bool is_tier = stage.bound_by.starts_with("ssd") || stage.bound_by == "host link";
-    if (!is_tier || plan.bottleneck != absl::StrCat(stage.name, " (", stage.bound_by, ")") ||
-        stage.seconds < plan.step_seconds / 2) {
-      continue;
+  for (const char* const tier : {"ssd", "host link"}) {
+    double seconds = 0;
+    std::string names;
+    bool overlapped = false;
+    const auto is_longest = [&](const PlanStage& stage) {
+      return plan.bottleneck == absl::StrCat(stage.name, " (", stage.bound_by, ")");
+    };
+    for (const PlanStage& stage : plan.stages) {
+      if (is_longest(stage)) overlapped = stage.overlapped;
     }
-    out.push_back(absl::StrFormat("%s: %.0f %% of a step's time (%s)", stage.bound_by,
-                                  100 * stage.seconds / plan.step_seconds, stage.name));
+    for (const PlanStage& stage : plan.stages) {
+      // Chains of measured costs run beside each other: of them the longest stage alone.
+      const bool counts = plan.chains.empty() ? stage.overlapped == overlapped : is_longest(stage);
+      if (!counts || !stage.bound_by.starts_with(tier)) continue;
+      seconds += stage.seconds;
+      absl::StrAppend(&names, names.empty() ? "" : ", ", stage.name);
+    }
+    if (seconds <= 0 || seconds < plan.step_seconds / 2) continue;
+    out.push_back(absl::StrFormat("%s: %.0f %% of a step's time (%s)", tier,
+                                  100 * seconds / plan.step_seconds, names));
   }
   return out;
 }
@@ -116,6 +128,11 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
   if (spec.cache_bytes > 0) {
     try_spec("let the cache be chosen (cache_bytes: auto)",
              [](PlanSpec* spec) { spec->cache_bytes = PlanSpec::kAuto; });
+  }
+  if (spec.host_cache_bytes != PlanSpec::kAuto && planner.workload().has_gpu() &&
+      FactsOf(plan.store).on_disk) {
+    try_spec("keep rows that the GPU evicts in free host memory (host_cache_bytes: auto)",
+             [](PlanSpec* spec) { spec->host_cache_bytes = PlanSpec::kAuto; });
   }
   // What is over by a factor of f needs f times the ranks at least.
   double factor = 2;

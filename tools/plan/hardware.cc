@@ -11,18 +11,44 @@ constexpr double kGB = 1e9;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kTera = 1e12;
 
-// What kernels reach of the printed figures. Assumptions, to be replaced by measured profiles:
-// reads of whole rows scattered over memory, GEMMs of layers a few hundred wide, links under many
-// small messages.
-constexpr double kMemoryShare = 0.85;
-constexpr double kGemmShare = 0.4;
-constexpr double kLinkShare = 0.85;
-// A key that misses the GPU costs the host a find and a copy of a row: 12 M rows/s on one thread
-// with two-pass prefetching (512-byte rows), 8 threads a rank.
-constexpr double kCpuSecondsPerKey = 1 / (12e6 * 8);
+// An H100 SXM (NVIDIA H100 80GB HBM3, 16 cores beside it) at commit 84b1f9e on 2026-11-28
+// (bench/results/gpu.md, gradients of weights with the three lines). Other GPUs are taken to reach
+// as much of their data sheets.
+constexpr char kMeasuredName[] = "h100-sxm";
+constexpr char kMeasured[] = "an H100 SXM, 2026-11-28, commit 84b1f9e";
+constexpr int kMeasuredThreads = 16;
+constexpr double kMeasuredGbPerSecond = 3350;  // its data sheet
+constexpr double kMemoryShare = 0.9;           // copy: 3.0 TB/s of 3.35
+constexpr double kGemmShare = 0.83;  // product: 831 TFLOP/s of 990 (bf16), 407 of 495 (TF32)
+constexpr double kLinkShare = 0.86;  // bus: 55 GB/s of 64; of other links assumed
+// MLPs of a step in bf16, 65,536 samples: 3.12 ms for 863 GFLOP and 185 M outputs (top), 0.74 ms
+// for 67 and 59 (bottom); this on top of the rate of a product gives both.
+constexpr double kActivationBytes = 34;
+// A step of 2,048 samples takes 0.41 ms, of which its stages as planned explain half.
+constexpr double kStepSeconds = 2e-4;
 
-// What a step waits for: assumptions, for kernels started as one graph and one message a rank.
-constexpr double kStepSeconds = 1e-4;
+EngineCosts MeasuredCosts() {
+  EngineCosts costs;
+  // tiers, all in the cache: 1,048,570 ids take 2.28 ms, of which their lookup 0.29 and `hit` 0.05.
+  costs.unique_seconds_per_lookup = 1.86e-9;
+  costs.hit = {1.9e-10, 0};  // insert, dim 128, load 1, all hits: 5.39 G keys/s
+  // tiers, 80 % in the cache, dim 128: 15,114 misses take 1.16 ms more; with training 15,281 misses
+  // and as many changed rows 5.04 ms. The bytes are at the rate of the bus.
+  costs.miss = {6.7e-8, 1.8e-11};
+  costs.evict = {2.43e-7, 1.8e-11};
+  // lookup, dims 32 and 128, bags of 1 and 8: 0.104, 0.283, 0.058, 0.129 ms for 1,048,570 ids.
+  costs.pool = {3.2e-11, 1.3e-13};
+  // step, rows of dim 128: 1.00 ms for 1.70 M lookups of 677 k rows; update fused with the sum:
+  // 0.59 for 1.05 M of 316 k; gradient sums of dim 32: 0.53 of those of 128.
+  costs.sum = {1.3e-10, 2.9e-13};
+  costs.update = {2.7e-10, 8.2e-13};
+  return costs;
+}
+
+// Assumptions: one processor of a server's, layers a few hundred wide on it, and what a step waits
+// for with one message a rank.
+constexpr double kCpuMemoryShare = 0.85;
+constexpr double kCpuGemmShare = 0.4;
 constexpr double kLinkSeconds = 1e-5;
 constexpr double kNetworkSeconds = 1e-5;
 constexpr double kNetworkMessageSeconds = 2e-7;
@@ -60,6 +86,12 @@ std::vector<HardwareProfile> MakeAccelerators() {
     profile.hbm_bytes_per_second = sheet.hbm_gb_per_second * kGB * kMemoryShare;
     profile.dense_flops = sheet.tensor_tflops * kTera * kGemmShare;
     profile.dense_flops_16 = 2 * profile.dense_flops;
+    profile.activation_bytes = kActivationBytes;
+    profile.engine = MeasuredCosts();
+    profile.engine.ScaleKernels(kMeasuredGbPerSecond / sheet.hbm_gb_per_second);
+    profile.machine = kMeasured;
+    if (profile.name != kMeasuredName) profile.machine += ", scaled by data sheets";
+    profile.threads = kMeasuredThreads;
     profile.host_link_bytes_per_second = sheet.host_link_gb_per_second * kGB * kLinkShare;
     profile.gpu_link_bytes_per_second = sheet.gpu_link_gb_per_second * kGB * kLinkShare;
     profile.network_bytes_per_second = sheet.network_gb_per_second * kGB * kLinkShare;
@@ -67,7 +99,6 @@ std::vector<HardwareProfile> MakeAccelerators() {
     // A server of two sockets: 2 TiB of DRAM and some 400 GB/s, shared by its ranks.
     profile.dram_bytes = 2048 * kGiB / sheet.ranks_per_node;
     profile.dram_bytes_per_second = 400 * kGB / sheet.ranks_per_node;
-    profile.cpu_seconds_per_key = kCpuSecondsPerKey;
     profile.step_seconds = kStepSeconds;
     profile.link_seconds = kLinkSeconds;
     profile.network_seconds = kNetworkSeconds;
@@ -77,9 +108,10 @@ std::vector<HardwareProfile> MakeAccelerators() {
   // One rank on 16 cores with AVX2, half of a server: 16 cores x 3 GHz x 32 flops.
   HardwareProfile cpu;
   cpu.name = "cpu";
-  cpu.dense_flops = 1.5 * kTera * kGemmShare;
+  cpu.dense_flops = 1.5 * kTera * kCpuGemmShare;
   cpu.dram_bytes = 256 * kGiB;
-  cpu.dram_bytes_per_second = 150 * kGB * kMemoryShare;
+  cpu.dram_bytes_per_second = 150 * kGB * kCpuMemoryShare;
+  // 12 M rows of 512 bytes found and copied a second by a thread, with two-pass prefetching.
   cpu.cpu_seconds_per_key = 1 / (12e6 * 16);
   cpu.gpu_link_bytes_per_second = 20 * kGB;  // through the node's memory
   cpu.network_bytes_per_second = 12.5 * kGB * kLinkShare;
@@ -148,6 +180,13 @@ const HardwareProfile* Find(std::span<const HardwareProfile> profiles, std::stri
 }
 
 }  // namespace
+
+void EngineCosts::ScaleKernels(double factor) {
+  for (EngineCost* const cost : {&hit, &pool, &sum, &update}) {
+    cost->seconds *= factor;
+    cost->seconds_per_byte *= factor;
+  }
+}
 
 double HardwareProfile::LayerFlops(double in, double out, double samples) const {
   const double width = std::sqrt(in * out);

@@ -16,9 +16,10 @@ struct EngineCost {
   double Of(double count, double bytes) const { return seconds * count + seconds_per_byte * bytes; }
 };
 
-// Costs of the table engine for a rank that computes on the CPU, in seconds with all threads of the
-// machine. `hotrow calibrate` measures them. "Row bytes" are those of RowLayout, "weight bytes"
-// four times the dim.
+// Costs of the table engine, in seconds with all threads of the machine. `hotrow calibrate`
+// measures them. "Row bytes" are those of RowLayout, "weight bytes" four times the dim. A GPU has
+// those from `unique_seconds_per_lookup` to `update` but `in_place` and `ssd_miss`; pool is without
+// what it writes.
 struct EngineCosts {
   double unique_seconds_per_lookup = 0;  // finding the distinct keys, sorting lookups by them
   EngineCost in_place;  // of a distinct key, without a cache: the address of its row; row bytes
@@ -48,10 +49,12 @@ struct EngineCosts {
   // rows are processed between reads; otherwise the model processes them during reads.
   EngineCost ssd_wait;
   bool ssd_wait_measured() const { return ssd_wait.seconds > 0 || ssd_wait.seconds_per_byte > 0; }
+  // What kernels of a GPU take when its memory is so many times slower.
+  void ScaleKernels(double factor);
 };
 
-// One rank's share of a machine. Rates are those that programs reach: built-in profiles are
-// data-sheet figures times the shares below. Zero: there is none.
+// One rank's share of a machine. Rates are those that programs reach: built-in GPUs have those of
+// an H100, scaled by data sheets. Zero: there is none.
 struct HardwareProfile {
   std::string name;
   // The accelerator of a rank; hbm_bytes 0: ranks compute on the CPU and the cache lies in DRAM.
@@ -60,6 +63,9 @@ struct HardwareProfile {
   double dense_flops = 0;  // multiply-adds count two, in the dense layers' precision (TF32, fp32)
   // The same with 16-bit inputs; 0: as dense_flops.
   double dense_flops_16 = 0;
+  // Only with a GPU's measured costs: what a layer moves in its memory, forward and backward, for
+  // each number that it puts out, beside its products.
+  double activation_bytes = 0;
   double host_link_bytes_per_second = 0;  // PCIe or NVLink-C2C, each direction
   double gpu_link_bytes_per_second = 0;   // to other ranks of the node, each direction
   // The host's share of one rank.

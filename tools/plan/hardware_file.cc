@@ -42,6 +42,13 @@ void AddDenseRates(const char* batch, HardwareProfile::DenseRates* rates,
 std::vector<Line> LinesOf(HardwareProfile* p) {
   EngineCosts* const e = &p->engine;
   std::vector<Line> lines = {
+      {"hbm_bytes", &p->hbm_bytes, "bytes; memory of a GPU, which trains the rows"},
+      {"hbm_bytes_per_second", &p->hbm_bytes_per_second, "bytes/s; copies in it, both sides"},
+      {"host_link_bytes_per_second", &p->host_link_bytes_per_second,
+       "bytes/s; page-locked host memory to it and back, the slower"},
+      {"activation_bytes", &p->activation_bytes,
+       "bytes; that a layer moves there for each number it puts out, beside its products"},
+      {"step_seconds", &p->step_seconds, "s a step; to start its kernels"},
       {"dram_bytes", &p->dram_bytes, "bytes; memory that a process may use"},
       {"dram_bytes_per_second", &p->dram_bytes_per_second, "bytes/s; reading memory in order"},
       {"node_link_bytes_per_second", &p->gpu_link_bytes_per_second,

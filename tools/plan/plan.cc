@@ -26,6 +26,9 @@ std::map<std::string, double> Plan::Values() const {
           {"whole_cache_bytes", size.whole_cache_bytes},
           {"cache_bytes", cache.bytes},
           {"cache_rows", cache.rows},
+          {"host_cache_bytes", cache.host_bytes},
+          {"host_cache_rows", cache.host_rows},
+          {"host_hit_rate", cache.host_hit_rate},
           {"lookups", traffic.lookups},
           {"unique_keys", traffic.unique_keys},
           {"hit_rate", cache.hit_rate},
@@ -68,6 +71,14 @@ absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise) {
     return absl::InvalidArgumentError(
         absl::StrCat(spec.name, ": cache_bytes is 0 with hardware ", spec.hardware.name,
                      "; a GPU trains rows in its cache, give its bytes or auto"));
+  }
+  if (spec.host_cache_bytes > 0 &&
+      (spec.hardware.hbm_bytes == 0 || (!spec.store_auto && !FactsOf(spec.store).on_disk))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        spec.name,
+        ": host_cache_bytes keeps rows that a GPU evicts over a store on a disk; leave it "
+        "out, or give a GPU and store: ",
+        std::string(StoreKindName(PlannedStore(/*on_disk=*/true)))));
   }
   HOTROW_ASSIGN_OR_RETURN(const Planner planner, Planner::Create(spec));
   Plan plan = planner.Choose();

@@ -64,6 +64,10 @@ struct PlanCache {
   double hit_rate = 1;  // of lookups
   double unique_hit_rate = 1;
   double hit_rate_bound = 1;  // of the hottest rows kept; unique keys
+  // Host memory between a GPU's cache and a store on a disk; 0: none.
+  double host_bytes = 0;
+  double host_rows = 0;
+  double host_hit_rate = 0;  // of the rows that the cache has not
 };
 
 // Rows that a step moves.

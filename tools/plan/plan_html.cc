@@ -229,6 +229,10 @@ Json FactsJson(const PlanSpec& spec, const Plan& plan) {
     rows.Add("rows in the cache", Count(plan.cache.rows));
     rows.Add("rows read from the store", Count(plan.traffic.miss_rows));
   }
+  if (plan.cache.host_bytes > 0) {
+    rows.Add("of them from a host cache of " + FormatPlanBytes(plan.cache.host_bytes),
+             absl::StrFormat("%.1f %%", 100 * plan.cache.host_hit_rate));
+  }
   if (plan.traffic.link_bytes_down > 0) {
     rows.Add("over the host link, down", FormatPlanBytes(plan.traffic.link_bytes_down));
     rows.Add("over the host link, up", FormatPlanBytes(plan.traffic.link_bytes_up));

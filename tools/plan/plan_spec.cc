@@ -404,6 +404,7 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name,
     const char* field;
     double* out;
   };
+  const double base_hbm_rate = out->hbm_bytes_per_second;
   const double base_flops = out->dense_flops;
   const double base_flops_16 = out->dense_flops_16;
   for (const Rate& rate :
@@ -418,6 +419,9 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name,
         Rate{"ssd_endurance_bytes", &out->ssd_endurance_bytes},
         Rate{"network_bytes_per_second", &out->network_bytes_per_second}}) {
     HOTROW_RETURN_IF_ERROR(fields.Number(rate.field, 1, kRateMax, rate.out));
+  }
+  if (out->hbm_bytes_per_second != base_hbm_rate && base_hbm_rate > 0) {
+    out->engine.ScaleKernels(base_hbm_rate / out->hbm_bytes_per_second);
   }
   if (out->dense_flops != base_flops) {
     if (out->dense_flops_16 == base_flops_16) out->dense_flops_16 *= out->dense_flops / base_flops;
@@ -530,12 +534,15 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   HOTROW_RETURN_IF_ERROR(fields.Choice("store", stores, &store));
   spec.store_auto = !store.has_value();
   spec.store = store.value_or(PlannedStore(/*on_disk=*/false));
-  if (const SpecNode* node = root.Find("cache_bytes"); node != nullptr && node->text == "auto") {
-    fields.Take("cache_bytes");
-  } else {
-    double bytes = -1;
-    HOTROW_RETURN_IF_ERROR(fields.Bytes("cache_bytes", &bytes));
-    if (bytes >= 0) spec.cache_bytes = static_cast<int64_t>(bytes);
+  for (const auto& [field, budget] : {std::pair{"cache_bytes", &spec.cache_bytes},
+                                      {"host_cache_bytes", &spec.host_cache_bytes}}) {
+    if (const SpecNode* node = root.Find(field); node != nullptr && node->text == "auto") {
+      fields.Take(field);
+      continue;
+    }
+    auto bytes = static_cast<double>(PlanSpec::kAuto);
+    HOTROW_RETURN_IF_ERROR(fields.Bytes(field, &bytes));
+    *budget = static_cast<int64_t>(bytes);
   }
   HOTROW_RETURN_IF_ERROR(
       fields.Number("checkpoint_interval_steps", 0, 1e15, &spec.checkpoint_interval_steps));

@@ -101,6 +101,8 @@ struct PlanSpec {
   // Budgets of one rank. cache_bytes: 0 none, kAuto: chosen.
   static constexpr int64_t kAuto = -1;
   int64_t cache_bytes = kAuto;
+  // Host memory for rows that a GPU evicts, over a store on a disk. kAuto: what is free of it.
+  int64_t host_cache_bytes = kAuto;
   double admission_bytes = 0;  // of counters of keys without rows (docs/row_life.md)
   double ttl_steps = 0;        // after which a row ages; 0: never
   // Deltas (docs/deltas.md).

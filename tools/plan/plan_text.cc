@@ -95,6 +95,12 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
       &out, "\nStore: %s. Cache: %s%s%s.\n", std::string(StoreKindName(plan.store)),
       plan.cache.bytes > 0 ? FormatPlanBytes(plan.cache.bytes) + ", " : std::string(),
       plan.cache.bytes > 0 ? Count(plan.cache.rows) + " rows, " : std::string(), plan.cache.choice);
+  if (plan.cache.host_bytes > 0) {
+    absl::StrAppendFormat(
+        &out, "Host cache: %s, %s rows that the GPU evicted%s.\n",
+        FormatPlanBytes(plan.cache.host_bytes), Count(plan.cache.host_rows),
+        spec.host_cache_bytes == PlanSpec::kAuto ? ", of the host memory that is free" : "");
+  }
   if (spec.hardware.hbm_bytes > 0) {
     absl::StrAppendFormat(&out, "A cache of all rows would take %s of each rank's %s.\n",
                           FormatPlanBytes(plan.size.whole_cache_bytes),
@@ -122,6 +128,9 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
          absl::StrCat(Percent(plan.cache.hit_rate), ", ", Percent(plan.cache.unique_hit_rate),
                       "; with the hottest rows kept ", Percent(plan.cache.hit_rate_bound)));
     line("rows read from the store", Count(plan.traffic.miss_rows));
+  }
+  if (plan.cache.host_bytes > 0) {
+    line("of them from the host cache", Percent(plan.cache.host_hit_rate));
   }
   if (plan.traffic.link_bytes_down > 0) {
     line("host link, down and up", absl::StrCat(FormatPlanBytes(plan.traffic.link_bytes_down), ", ",

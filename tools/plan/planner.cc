@@ -21,6 +21,9 @@ constexpr double kRateSlack = 0.01;
 constexpr double kSearchStepBytes = 1 << 20;
 constexpr double kSecondsPerYear = 365.25 * 86'400;
 constexpr double kLastStepBytes = 4;
+// host_cache_bytes auto: the rest of the host's memory is for the system and for batches that the
+// reader has drawn.
+constexpr double kHostShare = 0.9;
 
 // What the log may grow to before it is cleaned.
 double LogBytes(const Plan& plan) { return plan.TierBytes("ssd"); }
@@ -29,6 +32,7 @@ void AddTraffic(const Traffic& traffic, Plan* plan) {
   plan->cache.hit_rate = traffic.hit_rate;
   plan->cache.unique_hit_rate = traffic.unique_hit_rate;
   plan->cache.hit_rate_bound = traffic.hit_rate_bound;
+  if (traffic.misses > 0) plan->cache.host_hit_rate = traffic.host_hits / traffic.misses;
   plan->traffic.unique_keys = traffic.unique_keys;
   plan->traffic.miss_rows = traffic.misses;
   plan->traffic.new_rows = traffic.new_rows;
@@ -158,8 +162,12 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
   plan.traffic.lookups = workload_.lookups;
   plan.size.dense_parameters = workload_.dense_parameters;
 
-  const TierChoice tiers(workload_, store, cache_bytes);
+  plan.cache.host_bytes = HostCacheBytes(store, cache_bytes);
+  const TierChoice tiers(workload_, store, cache_bytes, plan.cache.host_bytes);
   for (const CacheBytes& cache : tiers.caches) plan.cache.rows += static_cast<double>(cache.ways);
+  for (const CacheBytes& cache : tiers.host_caches) {
+    plan.cache.host_rows += static_cast<double>(cache.ways);
+  }
   plan.items = TierItems(workload_, tiers);
   Traffic traffic = CountTraffic(workload_, tiers);
   CountDisk(workload_, tiers, LogBytes(plan), &traffic);
@@ -180,6 +188,16 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
   AddRowsOfSteps(workload_, &plan);
   Judge(workload_, &plan);
   return plan;
+}
+
+double Planner::HostCacheBytes(StoreKind store, double cache_bytes) const {
+  if (!workload_.has_gpu() || !FactsOf(store).on_disk) return 0;
+  const int64_t said = workload_.spec.host_cache_bytes;
+  if (said != PlanSpec::kAuto) return static_cast<double>(said);
+  Plan without;
+  without.items = TierItems(workload_, TierChoice(workload_, store, cache_bytes));
+  const double free = workload_.dram_limit() * kHostShare - without.TierBytes("dram");
+  return free < kSearchStepBytes ? 0 : std::min(free, workload_.whole_cache_bytes);
 }
 
 // The rate grows with the cache, so the least cache that gives a rate is found by bisection.

@@ -32,6 +32,8 @@ class Planner {
   explicit Planner(Workload workload) : workload_(std::move(workload)) {}
 
   Plan ChooseCache(StoreKind store) const;
+  // Of a rank: as the spec says, or what is free of host memory beside what else lies there.
+  double HostCacheBytes(StoreKind store, double cache_bytes) const;
 
   Workload workload_;
 };

@@ -161,21 +161,15 @@ CacheModel::Point CacheModel::HeldBy(const CacheClient& client, double time) {
 
 namespace {
 
-// A group of rows of one table, as a step sees it.
-struct Use {
-  double rows;
-  double used;        // probability that a step uses a row of the group
-  double log_unused;  // log of the probability that it does not
-  double lookups;     // of a row, in a step
-};
-
 // More groups than this are merged where steps use their rows about equally often: within 1 % to
 // either side, so what they hold and hit after any time differs from the sum by less than a point
 // in a thousand.
 constexpr size_t kUsesMany = 4096;
 constexpr double kMergeLogWidth = 0.02;
 
-std::vector<Use> Merged(const std::vector<Use>& uses) {
+}  // namespace
+
+std::vector<CacheModel::Use> CacheModel::Merged(const std::vector<Use>& uses) {
   std::map<int64_t, Use> merged;
   for (const Use& use : uses) {
     // Rows that every step uses have no finite logarithm, and rows that are never used none at all.
@@ -199,11 +193,9 @@ std::vector<Use> Merged(const std::vector<Use>& uses) {
   return out;
 }
 
-}  // namespace
-
 CacheModel::CacheModel(std::span<const CacheClient> clients)
     : clients_(clients.begin(), clients.end()) {
-  std::vector<Use> uses;
+  std::vector<Use>& uses = uses_;
   for (const CacheClient& client : clients_) {
     lookups_ += client.weight();
     if (client.footprint != nullptr) {
@@ -365,12 +357,16 @@ double NeverLeft(double rate, double x) {
   double sum = 0;
   double factor = 1;  // (-rate)^k / k!
   for (int k = 0; k == 0 || near > k - 1; ++k) {
-    sum += factor * std::pow(near - k + 1, k);
+    double power = 1;  // (x - k + 1)^k; std::pow takes ten times as long
+    for (int i = 0; i < k; ++i) power *= near - k + 1;
+    sum += factor * power;
     factor *= -rate / (k + 1);
   }
   if (x > kFar) {
     double decay = rate;  // decay = rate * e^decay
-    for (int i = 0; i < 50; ++i) decay = std::min(1.0, rate * std::exp(decay));
+    for (double last = 0; decay - last > 1e-9;) {
+      last = std::exchange(decay, std::min(1.0, rate * std::exp(decay)));
+    }
     sum *= std::exp(-decay * (x - kFar));
   }
   return std::clamp(sum, 0.0, 1.0);
@@ -400,6 +396,41 @@ double CacheModel::LeftShareOfClient(size_t client, double cache_rows, double st
     }
   }
   return seen > 0 ? std::min(1.0, left / seen) : 0;
+}
+
+CacheModel::Below CacheModel::FoundBelow(double cache_rows, double below_rows) const {
+  if (points_.empty() || cache_rows >= rows_ || below_rows <= 0) return {};
+  const double stay = StayOf(cache_rows);
+  std::vector<double> leaves;  // of each use: how often a row leaves in `stay` steps
+  for (const Use& use : uses_) {
+    leaves.push_back(use.used < 1 ? stay * use.used * std::exp(stay * use.log_unused) : 0);
+  }
+  // Rows that have left within so many steps.
+  const auto left = [&](double time) {
+    double rows = 0;
+    constexpr double kFew = 1e-3;  // hardly a row twice
+    for (size_t u = 0; u < uses_.size(); ++u) {
+      const double mean = leaves[u] * time / stay;
+      rows += uses_[u].rows * (mean < kFew ? mean : 1 - NeverLeft(leaves[u], time / stay));
+    }
+    for (const CacheClient& client : clients_) {
+      if (client.footprint == nullptr) continue;
+      // One that comes back and leaves again counts twice, as far as there are rows.
+      const double n = client.step_lookups;
+      const double now = client.footprint->Rows(n * (stay + 1)) - client.footprint->Rows(n * stay);
+      rows += std::min(now * time, client.footprint->Rows(n * (stay + time)));
+    }
+    return rows;
+  };
+  double low = kTimeLeast;
+  double high = kTimeMost;
+  if (left(high) <= below_rows) low = high;
+  constexpr double kNear = 1.01;
+  while (high / low > kNear) {
+    const double middle = std::sqrt(low * high);
+    (left(middle) <= below_rows ? low : high) = middle;
+  }
+  return {std::max(0.0, KeysUsedWithin(stay + low) - KeysUsedWithin(stay)), low};
 }
 
 CacheHitRates CacheModel::LruOfClient(size_t client, double cache_rows) const {

@@ -116,10 +116,25 @@ class CacheModel {
   // after a use with (1 - q)^T, so on average q T (1 - q)^T times in T steps, and at most once. For
   // a measured curve: the rows used before the last T steps.
   double LeftShareOfClient(size_t client, double cache_rows, double steps) const;
+  // What a second cache finds of the rows that miss in one of cache_rows, of keys of a step. It
+  // gets the rows that leave the first one, and keeps those for `stay` steps after they last did.
+  struct Below {
+    double keys = 0;
+    double stay = 0;
+  };
+  Below FoundBelow(double cache_rows, double below_rows) const;
   // The part of one client in Lru's hits.
   CacheHitRates LruOfClient(size_t client, double cache_rows) const;
 
  private:
+  // A group of rows of one table, as a step sees it.
+  struct Use {
+    double rows;
+    double used;        // probability that a step uses a row of the group
+    double log_unused;  // log of the probability that it does not
+    double lookups;     // of a row, in a step
+  };
+  static std::vector<Use> Merged(const std::vector<Use>& uses);
   // The state after a characteristic time: rows held, hits by both counts, per client and in all.
   struct Point {
     double rows = 0;
@@ -132,6 +147,7 @@ class CacheModel {
   static Point HeldBy(const CacheClient& client, double time);
 
   std::vector<CacheClient> clients_;  // with laws and footprints of the caller's
+  std::vector<Use> uses_;             // of clients with laws
   std::vector<double> times_;         // of points_, a geometric grid
   std::vector<Point> points_;         // by growing rows
   std::vector<Point> hottest_;        // by growing rows

@@ -9,8 +9,9 @@
 namespace hotrow {
 namespace {
 
-// What a step moves in memory for each lookup beside its row: key, unique numbers, and the passes
-// of a radix sort over them (four passes read and write 12 bytes).
+// Assumed of what has no measured costs. What a step moves in memory for each lookup beside its
+// row: key, unique numbers, and the passes of a radix sort over them (four passes read and write 12
+// bytes).
 constexpr double kSortBytesPerLookup = 120;
 // One find reads two lines of tags, keys and a line of marks.
 constexpr double kProbeBytes = 192;
@@ -66,9 +67,15 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
         {SecondsAt(workload.BytesToNetwork(bytes), hardware.network_bytes_per_second), "network"}};
   };
   const double cpu_keys = workload.has_gpu() ? 0 : hardware.cpu_seconds_per_key;
+  // What a GPU was measured to take, or else what moves in memory.
+  const EngineCosts& engine = hardware.engine;
+  const bool measured = workload.has_gpu_costs();
+  const auto in_memory = [&](double seconds, double bytes) -> Bound {
+    return {measured ? seconds : bytes / near, near_name};
+  };
   add("sort ids and find the distinct ones",
-      {{workload.lookups * kSortBytesPerLookup / near, near_name},
-       {workload.lookups * cpu_keys, "cpu"}},
+      {{measured ? 0 : workload.lookups * kSortBytesPerLookup / near, near_name},
+       {workload.lookups * (measured ? engine.unique_seconds_per_lookup : cpu_keys), "cpu"}},
       true);
   add("exchange ids", exchange(workload.unique_keys * kKeyBytes), true);
 
@@ -77,11 +84,11 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
     const double cpu_seconds = traffic.misses * hardware.cpu_seconds_per_key;
     std::vector<Bound> reads = {
         {SecondsAt(traffic.link_bytes_down, hardware.host_link_bytes_per_second), "host link"},
-        {cpu_seconds, "cpu"},
+        {measured ? engine.miss.Of(traffic.misses, traffic.miss_bytes) : cpu_seconds, "cpu"},
         {SecondsAt(2 * traffic.miss_bytes, hardware.dram_bytes_per_second), "dram"}};
     std::vector<Bound> writes = {
         {SecondsAt(traffic.link_bytes_up, hardware.host_link_bytes_per_second), "host link"},
-        {cpu_seconds, "cpu"},
+        {measured ? engine.evict.Of(traffic.evicted, traffic.evicted_bytes) : cpu_seconds, "cpu"},
         {SecondsAt(2 * traffic.evicted_bytes, hardware.dram_bytes_per_second), "dram"}};
     if (FactsOf(tiers.store).on_disk) {
       reads.push_back(
@@ -96,25 +103,33 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
   }
 
   add("find and gather rows",
-      {{(traffic.unique_keys * kProbeBytes + 2 * workload.owned_weight_bytes) / near, near_name},
+      {in_memory(engine.hit.Of(traffic.unique_keys, workload.owned_row_bytes),
+                 traffic.unique_keys * kProbeBytes + 2 * workload.owned_weight_bytes),
        {traffic.unique_keys * cpu_keys, "cpu"}},
-      false);
+      measured);
   add("exchange rows", exchange(workload.forward_wire_bytes), false);
-  const double pool_bytes =
-      workload.lookup_weight_bytes + samples * workload.pooled_dim * kFloatBytes;
-  const double sum_bytes =
-      workload.lookup_gradient_bytes + samples * workload.pooled_dim * kFloatBytes;
-  add("pool", {{pool_bytes / near, near_name}, {workload.lookups * cpu_keys, "cpu"}}, false);
+  const double pooled_bytes = samples * workload.pooled_dim * kFloatBytes;
+  const bool fused = workload.fuses_lookup();
+  add("pool",
+      {in_memory(engine.pool.Of(workload.lookups, fused ? 0 : workload.lookup_weight_bytes) +
+                     (fused ? 0 : pooled_bytes / near),
+                 workload.lookup_weight_bytes + pooled_bytes),
+       {workload.lookups * cpu_keys, "cpu"}},
+      false);
   // Backward is twice forward: by the input and by the weights.
   add("dense layers",
       {{workload.DenseSeconds(samples), "flops"},
        {3 * workload.activations * samples * kFloatBytes / near, near_name}},
       false);
-  add("sum gradients", {{2 * sum_bytes / near, near_name}, {workload.lookups * cpu_keys, "cpu"}},
+  add("sum gradients",
+      {in_memory(engine.sum.Of(workload.lookups, workload.lookup_gradient_bytes),
+                 2 * (workload.lookup_gradient_bytes + pooled_bytes)),
+       {workload.lookups * cpu_keys, "cpu"}},
       false);
   add("exchange gradients", exchange(workload.backward_wire_bytes), false);
   add("update rows",
-      {{(2 * workload.owned_row_bytes + workload.owned_gradient_bytes) / near, near_name},
+      {in_memory(engine.update.Of(traffic.unique_keys, workload.owned_row_bytes),
+                 2 * workload.owned_row_bytes + workload.owned_gradient_bytes),
        {traffic.unique_keys * cpu_keys, "cpu"}},
       false);
   if (spec.ranks > 1) {

@@ -6,6 +6,7 @@
 
 #include "base/math.h"
 #include "cache/row_cache.h"
+#include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/tiered_table.h"
 
 namespace hotrow {
@@ -77,11 +78,9 @@ constexpr double kSsdIndexPartitionRows = 65'536;
 // Between two growths by a sixteenth a partition is filled from 0.92 to 0.98.
 constexpr double kSsdIndexFill = 0.95;
 
-}  // namespace
-
-CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes) {
+CacheBytes SizeBeside(int64_t buffer_bytes, int64_t budget_bytes, int64_t row_bytes) {
   CacheBytes size;
-  size.buffer_bytes = TieredTable::BufferBytes(budget_bytes, row_bytes);
+  size.buffer_bytes = buffer_bytes;
   const RowCacheStats cache = RowCache::SizeForBudget(budget_bytes - size.buffer_bytes, row_bytes);
   if (cache.ways == 0) return {};
   constexpr int64_t kWayMetadataBytes = 16;
@@ -90,6 +89,18 @@ CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes) {
   size.overflow_bytes = cache.overflow_ways * (row_bytes + kWayMetadataBytes);
   size.metadata_bytes = cache.used_bytes - size.rows_bytes - size.overflow_bytes;
   return size;
+}
+
+}  // namespace
+
+CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes) {
+  return SizeBeside(TieredTable::BufferBytes(budget_bytes, row_bytes), budget_bytes, row_bytes);
+}
+
+CacheBytes SizeOfHostCache(int64_t budget_bytes, int64_t row_bytes) {
+  const int64_t scratch =
+      CachedStore::MinCacheBytes(row_bytes) - RowCache::BudgetForRows(1, row_bytes);
+  return SizeBeside(scratch, budget_bytes, row_bytes);
 }
 
 int64_t CacheBudgetForWays(int64_t ways, int64_t row_bytes) {

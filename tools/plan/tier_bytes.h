@@ -26,6 +26,8 @@ struct CacheBytes {
   int64_t total() const { return rows_bytes + metadata_bytes + overflow_bytes + buffer_bytes; }
 };
 CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes);
+// The same for a CachedStore (embedding/tiers/cached_store.h), whose caches lie in host memory.
+CacheBytes SizeOfHostCache(int64_t budget_bytes, int64_t row_bytes);
 // The least budget with at least so many ways.
 int64_t CacheBudgetForWays(int64_t ways, int64_t row_bytes);
 

@@ -26,6 +26,9 @@ void AddCaches(const Workload& workload, const TierChoice& tiers, Items* items) 
   items->push_back({tier, "cache: keys and marks", metadata});
   items->push_back({tier, "cache: overflow", overflow});
   items->push_back({tier, "cache: staging and snapshot buffers", buffers});
+  double host = 0;
+  for (const CacheBytes& cache : tiers.host_caches) host += static_cast<double>(cache.total());
+  if (host > 0) items->push_back({"dram", "host cache: rows that the GPU evicted", host});
 }
 
 void AddStore(const Workload& workload, StoreKind store, Items* items) {

@@ -28,8 +28,9 @@ std::vector<double> SplitCache(const Workload& workload, double cache_bytes) {
 // A row that misses was evicted when the cache's time since its last use was over, and lies as far
 // back in the log as has been written since. Rows that come back soon lie near its end, close to
 // each other, and are read together more often than if they lay anywhere.
+// What a host cache keeps for host_stay steps is not read.
 double ReadsOfClass(const Workload& workload, const WidthClass& width, double all_ways,
-                    double written_bytes, double log_bytes) {
+                    double host_stay, double written_bytes, double log_bytes) {
   // A chunk that is being filled is read in memory; it is half full on average.
   const double unwritten_bytes = SsdChunkBytes(workload.spec.run_store_bytes) / 2;
   constexpr double kWidth = 0.05;
@@ -40,7 +41,8 @@ double ReadsOfClass(const Workload& workload, const WidthClass& width, double al
   // Steps since the eviction, from here; of a run, those that it has.
   const double most = run_steps > 0 ? run_steps - stay : horizon;
   double reads = 0;
-  for (double since = unwritten_bytes / written_bytes; since < std::min(most, horizon);) {
+  for (double since = std::max(unwritten_bytes / written_bytes, host_stay);
+       since < std::min(most, horizon);) {
     const double steps = std::min(std::min(most, horizon) - since, std::max(0.25, since * kWidth));
     const double rows = (width.model->KeysUsedWithin(stay + since + steps) -
                          width.model->KeysUsedWithin(stay + since)) /
@@ -55,8 +57,8 @@ double ReadsOfClass(const Workload& workload, const WidthClass& width, double al
   // The cleaner has moved the others, wherever.
   const double known =
       run_steps > 0 ? width.model->KeysUsedWithin(stay + most) : width.model->unique_keys();
-  const double others =
-      std::max(0.0, known - width.model->KeysUsedWithin(stay + horizon)) / workload.ranks();
+  const double seen = stay + std::max(horizon, host_stay);
+  const double others = std::max(0.0, known - width.model->KeysUsedWithin(seen)) / workload.ranks();
   const double share =
       run_steps > 0 ? std::max(0.0, 1 - (stay + (most + horizon) / 2) / run_steps) : 1;
   return reads + share * SsdReads(others, record, log_bytes);
@@ -64,12 +66,19 @@ double ReadsOfClass(const Workload& workload, const WidthClass& width, double al
 
 }  // namespace
 
-TierChoice::TierChoice(const Workload& workload, StoreKind store_kind, double budget_bytes)
+TierChoice::TierChoice(const Workload& workload, StoreKind store_kind, double budget_bytes,
+                       double host_budget_bytes)
     : store(store_kind), cache_bytes(budget_bytes) {
   if (!has_cache()) return;
   const std::vector<double> parts = SplitCache(workload, cache_bytes);
   for (size_t c = 0; c < parts.size(); ++c) {
-    caches.push_back(SizeOfCache(static_cast<int64_t>(parts[c]), workload.classes[c].row_bytes));
+    const WidthClass& width = workload.classes[c];
+    caches.push_back(SizeOfCache(static_cast<int64_t>(parts[c]), width.row_bytes));
+    if (host_budget_bytes <= 0) continue;
+    const double share =
+        width.rows * static_cast<double>(width.row_bytes) / std::max(1.0, workload.row_bytes);
+    host_caches.push_back(
+        SizeOfHostCache(static_cast<int64_t>(host_budget_bytes * share), width.row_bytes));
   }
 }
 
@@ -121,14 +130,23 @@ Traffic CountTraffic(const Workload& workload, const TierChoice& tiers) {
       stay = std::min<double>(fresh, ways / spec.run_steps);
     }
     const double evicted = misses - stay;
+    double host_hits = 0;
+    if (!tiers.host_caches.empty()) {
+      const CacheModel::Below below =
+          width.model->FoundBelow(all_ways, static_cast<double>(tiers.host_caches[c].ways) * ranks);
+      host_hits = std::min(below.keys / ranks, misses - fresh);
+      traffic.host_hits += host_hits;
+      traffic.host_stays.push_back(below.stay);
+    }
+    const double stored = misses - fresh - host_hits;
     traffic.misses += misses;
     traffic.miss_bytes += misses * row_bytes;
     traffic.new_rows += fresh;
     traffic.new_bytes += fresh * row_bytes;
     traffic.evicted += evicted;
     traffic.evicted_bytes += evicted * row_bytes;
-    traffic.ssd_reads += misses - fresh;
-    traffic.ssd_read_bytes += (misses - fresh) * SsdReadBytesPerRow(width.row_bytes);
+    traffic.ssd_reads += stored;
+    traffic.ssd_read_bytes += stored * SsdReadBytesPerRow(width.row_bytes);
     traffic.ssd_record_bytes += evicted * static_cast<double>(SsdBytesPerRow(width.row_bytes));
     lookup_hits += class_lookups * lru.lookups;
     bound_hits += unique * bound.unique_keys;
@@ -167,11 +185,12 @@ void CountDisk(const Workload& workload, const TierChoice& tiers, double log_byt
   const SsdStoreBytes size = SsdStoreSize(workload);
   const double fill = std::min(size.live_bytes / size.disk_bytes, kFillMost);
   traffic->write_amplification = 1 / (1 - fill);
-  if (traffic->ssd_reads <= 0) return;
-  for (size_t c = 0; c < workload.classes.size(); ++c) {
+  if (traffic->ssd_record_bytes <= 0) return;
+  for (size_t c = 0; traffic->ssd_reads > 0 && c < workload.classes.size(); ++c) {
     traffic->ssd_ios_read += ReadsOfClass(
         workload, workload.classes[c], static_cast<double>(tiers.caches[c].ways) * workload.ranks(),
-        traffic->ssd_record_bytes, log_bytes);
+        traffic->host_stays.empty() ? 0 : traffic->host_stays[c], traffic->ssd_record_bytes,
+        log_bytes);
   }
   traffic->ssd_bytes_read = traffic->ssd_read_bytes;
   // The cleaner has nothing to do before the log is full.

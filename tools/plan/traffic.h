@@ -9,14 +9,16 @@
 
 namespace hotrow {
 
-// The store and the cache of one rank. The cache is divided among the width classes as the engine
+// The store and the caches of one rank. Each cache is divided among the width classes as the engine
 // divides it.
 struct TierChoice {
-  TierChoice(const Workload& workload, StoreKind store_kind, double budget_bytes);
+  TierChoice(const Workload& workload, StoreKind store_kind, double budget_bytes,
+             double host_budget_bytes = 0);
 
   const StoreKind store;
-  const double cache_bytes;        // 0: no cache
-  std::vector<CacheBytes> caches;  // of each width class; empty without a cache
+  const double cache_bytes;             // 0: no cache
+  std::vector<CacheBytes> caches;       // of each width class; empty without a cache
+  std::vector<CacheBytes> host_caches;  // between a GPU's and a disk; empty without one
 
   bool has_cache() const { return cache_bytes > 0; }
 };
@@ -34,6 +36,9 @@ struct Traffic {
   double unique_hit_rate = 1;
   double hit_rate_bound = 1;
   std::vector<double> store_shares;  // as in Plan
+  double host_hits = 0;              // misses that the host cache has
+  // Steps that a row stays in it, of each width class; empty without one.
+  std::vector<double> host_stays;
 
   // Rows found in the SSD store, and bytes of records written to it.
   double ssd_reads = 0;

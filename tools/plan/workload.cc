@@ -124,6 +124,7 @@ void Workload::AddDenseModel() {
     dense_sample_seconds +=
         SecondsAt(kFlopsPerMac * macs, hardware.LayerFlops(in, out, samples() * rows));
     activations += count * rows * out;
+    dense_bytes += hardware.activation_bytes * count * rows * out;
     return out;
   };
   const auto layer = [&](double in, double out) { return map(1, 1, in, out); };
@@ -137,8 +138,13 @@ void Workload::AddDenseModel() {
     const double dim = pooled_dim / std::max(1.0, features);
     const double macs = vectors * (vectors - 1) / 2 * dim;
     dense_macs += macs;
-    dense_sample_seconds += SecondsAt(kFlopsPerMac * macs, hardware.DotFlops(dim, samples()));
     top = bottom + vectors * (vectors - 1) / 2;
+    if (has_gpu_costs()) {
+      // Vectors are read forward and backward, their gradients written; the output both ways.
+      dense_bytes += kFloatBytes * (3 * vectors * dim + 2 * top);
+    } else {
+      dense_sample_seconds += SecondsAt(kFlopsPerMac * macs, hardware.DotFlops(dim, samples()));
+    }
     activations += top;
   } else if (model.interaction == Interaction::kCross) {
     for (int32_t i = 0; i < model.cross_layers; ++i) {
@@ -156,6 +162,7 @@ void Workload::AddDenseModel() {
     if (part.outputs > 0) map(part.count, part.rows, part.inputs, part.outputs);
     dense_parameters += part.count * part.parameters;
     activations += part.count * part.activations;
+    dense_bytes += hardware.activation_bytes * part.count * part.activations;
     const double macs = part.count * part.macs;
     dense_macs += macs;
     // Work on single vectors, like the dot interaction of short ones.
@@ -169,7 +176,14 @@ double Workload::DenseSeconds(double count) const {
   if (spec.model.inputs_16_bits && hardware.dense_flops_16 > 0) {
     seconds *= hardware.dense_flops / hardware.dense_flops_16;
   }
+  if (has_gpu_costs()) seconds += count * dense_bytes / near_bytes_per_second();
   return count > 0 ? seconds : 0;
+}
+
+bool Workload::fuses_lookup() const {
+  return has_gpu_costs() && spec.model.interaction == Interaction::kDot &&
+         std::all_of(spec.tables.begin(), spec.tables.end(),
+                     [](const PlanTable& table) { return table.hotness == 1; });
 }
 
 }  // namespace hotrow

@@ -81,6 +81,8 @@ struct Workload {
   // inputs.
   double dense_sample_seconds = 0;
   double activations = 0;  // floats a sample
+  // What a sample moves in the memory of a GPU beside the products; without measured costs 0.
+  double dense_bytes = 0;
 
   double ranks() const { return spec.ranks; }
   double samples() const { return static_cast<double>(spec.batch_size) / ranks(); }  // of the rank
@@ -99,6 +101,9 @@ struct Workload {
 
   // Rows are trained by a GPU in its memory, or by the processors in theirs.
   bool has_gpu() const { return hardware.hbm_bytes > 0; }
+  bool has_gpu_costs() const { return has_gpu() && hardware.activation_bytes > 0; }
+  // Dot products read rows where the cache has them: one lookup a feature and sample.
+  bool fuses_lookup() const;
   std::string near_tier() const { return has_gpu() ? "hbm" : "dram"; }
   double near_bytes_per_second() const {
     return has_gpu() ? hardware.hbm_bytes_per_second : hardware.dram_bytes_per_second;
