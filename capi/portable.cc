@@ -6,8 +6,8 @@
 #include "capi/call_impl.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/portable_model.h"
-#include "store/store_kind.h"
 #include "models/saving/training_state.h"
+#include "store/store_kind.h"
 
 namespace hotrow::capi {
 namespace {

@@ -31,7 +31,7 @@ enum class OptionRole {
 template <typename Options>
 struct OptionRow {
   OptionRole role;
-  const char* name;  // the path of the member: "cache.bytes"
+  const char* name;                     // the path of the member: "cache.bytes"
   FlagField (*bind)(Options& options);  // binds the member: its text, its bounds, its words
 };
 

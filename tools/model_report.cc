@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_rows.h"
+#include "models/saving/training_state.h"
 #include "models/train/report.h"
 #include "ops/rows/row_layout.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {

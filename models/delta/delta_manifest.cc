@@ -18,8 +18,8 @@
 #include "models/json/sealed_json.h"
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/store_paths_impl.h"
-#include "models/saving/training_state_impl.h"
 #include "models/saving/training_state.h"
+#include "models/saving/training_state_impl.h"
 
 namespace hotrow {
 namespace {
@@ -318,8 +318,8 @@ absl::StatusOr<DeltaManifest> ReadDeltaManifest(Env& env, const std::string& del
   }
   if (top.Has("blobs")) model.blobs = ParseBlobs(top, &wrong);
   if (top.Has("training")) {
-    model.training =
-        std::make_shared<const TrainingState>(ParseTraining(top.Object("training"), "training", &wrong));
+    model.training = std::make_shared<const TrainingState>(
+        ParseTraining(top.Object("training"), "training", &wrong));
   }
   if (!wrong.empty()) return DeltaDamaged(path, wrong);
   return out;

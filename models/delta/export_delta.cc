@@ -18,9 +18,9 @@
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/training_state.h"
 #include "store/open.h"
 #include "store/snapshot_changes.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {

@@ -23,9 +23,9 @@
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/saved_model_impl.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/training_state.h"
 #include "models/saving/training_state_impl.h"
 #include "store/open.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
@@ -226,8 +226,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   out.residuals = ParseRankFiles(top, "residuals", ranks, wrong);
   out.counters = ParseRankFiles(top, "counters", ranks, wrong);
   if (out.is_checkpoint && top.Has("training")) {
-    out.training =
-        std::make_shared<const TrainingState>(ParseTraining(top.Object("training"), "training", wrong));
+    out.training = std::make_shared<const TrainingState>(
+        ParseTraining(top.Object("training"), "training", wrong));
   }
   return out;
 }

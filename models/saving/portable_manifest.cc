@@ -16,8 +16,8 @@
 #include "models/json/quote.h"
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/store_paths_impl.h"
-#include "models/saving/training_state_impl.h"
 #include "models/saving/training_state.h"
+#include "models/saving/training_state_impl.h"
 
 namespace hotrow {
 namespace {

@@ -23,11 +23,11 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/training_state.h"
 #include "models/saving/vocabulary_file.h"
 #include "ops/rows/row_layout.h"
 #include "ops/training/dense_optimizer.h"
 #include "store/store_facts.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {

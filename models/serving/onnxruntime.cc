@@ -22,7 +22,8 @@ absl::StatusOr<OnnxRuntime> LoadOnnxRuntime(const std::string& library) {
     return absl::FailedPreconditionError(absl::StrCat(
         "its dense part is ONNX, and onnxruntime, which runs it, cannot be loaded (", dlerror(),
         "); install it (pip install onnxruntime) and name its library, "
-        "onnxruntime/capi/libonnxruntime.so.*, in ", kWhere));
+        "onnxruntime/capi/libonnxruntime.so.*, in ",
+        kWhere));
   }
   const auto base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(handle, "OrtGetApiBase"));
   if (base == nullptr) {

@@ -24,10 +24,10 @@
 #include "models/saving/scoring_options.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/tables_model.h"
+#include "models/saving/training_state.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/serving/score_session_impl.h"
 #include "models/serving/serving_model_impl.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow::internal {
 namespace {

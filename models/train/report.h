@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
+#include "models/data/metrics.h"
 #include "models/saving/checkpoint_writer.h"
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
-#include "models/data/metrics.h"
 #include "ops/rows/weights_precision.h"
 
 namespace hotrow {

@@ -9,8 +9,8 @@
 
 #include "base/trace.h"
 #include "embedding/stats.h"
-#include "models/saving/checkpoint_writer.h"
 #include "models/data/metrics.h"
+#include "models/saving/checkpoint_writer.h"
 
 namespace hotrow {
 

@@ -19,10 +19,10 @@
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/saved_part.h"
+#include "models/saving/training_state.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/train/run_settings.h"
 #include "ops/products/processor_kind.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {

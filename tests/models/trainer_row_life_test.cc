@@ -20,13 +20,13 @@
 #include "models/saving/manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/saved_model.h"
+#include "models/saving/training_state.h"
 #include "models/train/trainer.h"
 #include "tests/models/chain_test_util.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-#include "models/saving/training_state.h"
 
 namespace hotrow {
 namespace {
