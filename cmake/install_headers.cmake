@@ -19,7 +19,7 @@ set(roots
     ops/interactions/fm_interaction.h
     ops/layers/mlp.h
     # A trainer of one's own model (docs/models.md).
-    models/programs/model_program.h
+    models/programs/train_program.h
     models/zoo/layers/linear_layers.h
     models/zoo/layers/mlp_layer.h
     # Scoring.

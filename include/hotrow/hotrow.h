@@ -525,20 +525,21 @@ typedef struct hotrow_import_options {
 void hotrow_import_options_default(hotrow_import_options* options, uint64_t struct_size);
 hotrow_status hotrow_import(const hotrow_import_options* options);
 
-// A model to be scored with, of tables that are open and a dense part that others trained.
+// A model to be scored with, of tables that are open and a dense part that others trained: a file
+// of ONNX with the inputs "embeddings" [B, pooled_dim] and "dense" [B, num_dense] and the output
+// "logits" [B, tasks], all floats.
 typedef struct hotrow_onnx_options {
   uint64_t struct_size;
-  const char* to;       // required: the directory to make; must not be there, or be empty
-  const void* dense;    // required: the dense part, a file of ONNX. Floats: inputs "embeddings"
-  uint64_t dense_size;  // [B, pooled_dim] and "dense" [B, num_dense], output "logits" [B, tasks]
+  const char* to;     // required: the directory to make; must not be there, or be empty
+  const void* dense;  // required: the dense part
+  uint64_t dense_size;
   int64_t num_dense;
-  const char* const* labels;  // [num_labels] a name for each task; NULL: those of the schema, or
-                              // one task without a name
+  const char* const*
+      labels;  // [num_labels] a name for each task; NULL: those of the schema, or none
   int64_t num_labels;
-  const char* schema;   // of lines of text that are scored, JSON (docs/formats/table_schema.md)
-                        // without files and split, features and dense ones in the order of batches;
-                        // NULL: there is none
-  int64_t shard_bytes;  // 1 GiB: of an array in one file, at most
+  const char* schema;    // of lines that are scored (docs/formats/table_schema.md), without files
+                         // and split, features in the order of batches; NULL: there is none
+  int64_t shard_bytes;   // 1 GiB: of an array in one file, at most
   int64_t memory_bytes;  // 256 MiB: of buffers
 } hotrow_onnx_options;
 
@@ -668,8 +669,8 @@ typedef struct hotrow_scorer_options {
                          // has their index and a cache. One for each model. NULL: memory has all
   int64_t deadline_ms;   // of a call that scores, from its beginning, looked at between passes of
                          // max_batch_size samples: then it is DEADLINE_EXCEEDED; 0: none
-  const char* onnxruntime;  // its library, for a model whose dense part is ONNX; NULL:
-                            // libonnxruntime.so, as the loader finds it
+  const char*
+      onnxruntime;  // library for a dense part in ONNX; NULL: the loader's libonnxruntime.so
 } hotrow_scorer_options;
 
 void hotrow_scorer_options_default(hotrow_scorer_options* options, uint64_t struct_size);

@@ -1,8 +1,8 @@
 // dcn: trains a Deep & Cross Network through tiered embedding tables. `dcn --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/dcn_model.h"
 
 namespace hotrow {

@@ -1,8 +1,8 @@
 // deepfm: trains a DeepFM through tiered embedding tables. `deepfm --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/deepfm_model.h"
 
 namespace hotrow {

@@ -1,7 +1,7 @@
 // din: trains a Deep Interest Network through tiered embedding tables. `din --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/din_model.h"
 
 namespace hotrow {

@@ -1,8 +1,8 @@
 // dlrm: trains a DLRM through tiered embedding tables. `dlrm --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/dlrm_model.h"
 
 namespace hotrow {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/mmoe_model.h"
 
 namespace hotrow {

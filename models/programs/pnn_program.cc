@@ -1,8 +1,8 @@
 // pnn: trains a PNN through tiered embedding tables. `pnn --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/pnn_model.h"
 
 namespace hotrow {

@@ -1,8 +1,8 @@
 // wide_deep: trains Wide & Deep through tiered embedding tables. `wide_deep --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/wide_deep_model.h"
 
 namespace hotrow {

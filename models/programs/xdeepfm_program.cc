@@ -1,8 +1,8 @@
 // xdeepfm: trains xDeepFM through tiered embedding tables. `xdeepfm --help` says how.
 
-#include "models/programs/model_program.h"
 #include "models/programs/presets.h"
 #include "models/programs/programs.h"
+#include "models/programs/train_program.h"
 #include "models/zoo/xdeepfm_model.h"
 
 namespace hotrow {
