@@ -543,7 +543,6 @@ class PackedSource : public DataSource {
                                                    absl::StrCat(dir_, "/", kPackedManifestName)));
       table_schema_ = std::make_unique<TableSchema>(std::move(schema));
     }
-    HOTROW_ASSIGN_OR_RETURN(vocabulary_, ReadVocabulary(env_, dir_, manifest_));
     return CheckVocabulary();
   }
 
@@ -608,11 +607,15 @@ class PackedSource : public DataSource {
       HOTROW_RETURN_IF_ERROR((*splits)[s].Add(env_, dir, manifest));
       absl::StrAppend(&checksums_[s], is_first ? "" : ", ", manifest.splits[s].index_crc);
     }
+    HOTROW_ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(env_, dir, manifest));
     if (is_first) {
       dir_ = dir;
       manifest_ = std::move(manifest);
+      vocabulary_ = std::move(vocabulary);
       return absl::OkStatus();
     }
+    // Not by the checksums of the files: a file that ends in its own has the same as any other.
+    if (vocabulary.Encode() != vocabulary_.Encode()) return DoesNotFit(dir, "vocabulary");
     for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
       manifest_.Samples(split) += manifest.Samples(split);
     }
@@ -651,11 +654,10 @@ class PackedSource : public DataSource {
     if (other.has_weights != manifest_.has_weights) what = "weights";
     if (other.has_probability != manifest_.has_probability) what = "true probability";
     if (other.table_schema != manifest_.table_schema) what = "meaning of its text";
-    if (other.vocabulary_bytes != manifest_.vocabulary_bytes ||
-        other.vocabulary_crc != manifest_.vocabulary_crc) {
-      what = "vocabulary";
-    }
     if (what.empty()) return absl::OkStatus();
+    return DoesNotFit(dir, what);
+  }
+  absl::Status DoesNotFit(const std::string& dir, const std::string& what) const {
     return absl::FailedPreconditionError(
         absl::StrCat(dir, ": its ", what, " is not that of ", dir_,
                      "; pack the sources of both with one schema, or as one"));
