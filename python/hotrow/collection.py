@@ -26,8 +26,6 @@ from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse
 from .ranks import Communicator, outside_callbacks, together
 from .saved import Saved, put_store, text as _text, texts
 
-_CHECKPOINT = r"step-\d{12}(-\d+)?"  # the name of one that is whole
-
 # For tests: the library has an emulated GPU, whose memory is the host's.
 EMULATED = bool(os.environ.get("HOTROW_EMULATED_GPU"))
 
@@ -398,8 +396,8 @@ class EmbeddingCollection(_abi.Owner):
             return None, 2, resume
         self._keeps = True
         folder = os.path.join(os.fspath(store.path), "checkpoints")
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        return folder, 1, resume or any(map(re.compile(_CHECKPOINT).fullmatch, names))
+        # With it the rows are the collection's, also where a kill came before a checkpoint.
+        return folder, 1, resume or os.path.isdir(folder)
 
     # ---- What it is ----
 
