@@ -20,8 +20,7 @@ set(roots
     ops/layers/mlp.h
     # A trainer of one's own model (docs/models.md).
     models/programs/train_program.h
-    models/zoo/layers/linear_layers.h
-    models/zoo/layers/mlp_layer.h
+    models/zoo/layers/dense_layers.h
     # Scoring.
     models/serving/live_scorer.h)
 

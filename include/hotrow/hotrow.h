@@ -70,11 +70,10 @@ const char* hotrow_error_message(void);
 const char* hotrow_status_name(hotrow_status status);
 // The version of the library: "0.2.0".
 const char* hotrow_version(void);
-// What the library is and what it finds: {"version": "0.2.0", "commit": "46a8ec8f", "cuda":
-// {"architectures": "80-real,90", "runtime": "13.0", "driver": "13.0", "devices": [{"name":
-// "NVIDIA H100", "capability": "9.0", "memory_bytes": 85899345920}], "problem": ""}}. commit: "":
-// it was not told. cuda: null without CUDA code. driver: the newest version that the driver takes;
-// "": there is none. problem: why there is no device.
+// What the library is and what it finds, as JSON: "version", "commit" ("": not told), "cuda", which
+// is null without CUDA code: "architectures", "runtime", "driver" (the newest version that it
+// takes;
+// "": none), "devices" ("name", "capability", "memory_bytes") and "problem", why there is none.
 hotrow_status hotrow_environment(char* text, uint64_t size, uint64_t* needed);
 
 // ---- Context: threads and device ----
@@ -83,14 +82,13 @@ typedef struct hotrow_context hotrow_context;
 
 typedef struct hotrow_context_options {
   uint64_t struct_size;
-  int32_t threads;     // with the calling one; 0: as many as this process has processors
-  const char* device;  // "cpu" (default) or "cuda"
-  void* cuda_stream;   // cuda: a cudaStream_t, not the default one, on which rows are read and
-                       // written in the order of calls; it outlives the context's collections.
-                       // NULL: one of the context's own, see hotrow_collection_use_stream
-  // cuda: which GPU, that of cuda_stream; 0. Which one is current (cudaSetDevice) in a thread that
-  // calls does not matter, and stays.
-  int32_t device_index;
+  int32_t threads;       // with the calling one; 0: as many as this process has processors
+  const char* device;    // "cpu" (default) or "cuda"
+  void* cuda_stream;     // cuda: a cudaStream_t, not the default one, on which rows are read and
+                         // written in the order of calls; it outlives the context's collections.
+                         // NULL: one of the context's own, see hotrow_collection_use_stream
+  int32_t device_index;  // cuda: which GPU, that of cuda_stream; 0. Which one is current in a
+                         // thread that calls (cudaSetDevice) does not matter, and stays
 } hotrow_context_options;
 
 void hotrow_context_options_default(hotrow_context_options* options, uint64_t struct_size);
@@ -534,8 +532,7 @@ typedef struct hotrow_onnx_options {
   const void* dense;  // required: the dense part
   uint64_t dense_size;
   int64_t num_dense;
-  const char* const*
-      labels;  // [num_labels] a name for each task; NULL: those of the schema, or none
+  const char* const* labels;  // [num_labels] of the tasks; NULL: those of the schema, or none
   int64_t num_labels;
   const char* schema;    // of lines that are scored (docs/formats/table_schema.md), without files
                          // and split, features in the order of batches; NULL: there is none
@@ -544,9 +541,9 @@ typedef struct hotrow_onnx_options {
 } hotrow_onnx_options;
 
 void hotrow_onnx_options_default(hotrow_onnx_options* options, uint64_t struct_size);
-// Writes the rows as they are after the last update. HOTROW_FAILED_PRECONDITION: `to` is there; of
-// several ranks, of a table with weight_decay_mode "table", or of tables that differ in serve_rows.
-// HOTROW_UNIMPLEMENTED: a table with pooling "none", or a schema with min_count.
+// Writes the rows as they are after the last update. FAILED_PRECONDITION: `to` is there; several
+// ranks; weight_decay_mode "table"; tables that differ in serve_rows. UNIMPLEMENTED: pooling
+// "none", or a schema with min_count.
 hotrow_status hotrow_export_onnx(hotrow_collection* collection, const hotrow_onnx_options* options);
 
 // ---- Data ----

@@ -4,9 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/zoo/layers/dense_layers.h"
 #include "models/zoo/layers/interaction_layers.h"
-#include "models/zoo/layers/linear_layers.h"
-#include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"

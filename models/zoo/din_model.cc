@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/dense_layers.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/layers/sequence_layers.h"
 #include "models/zoo/make_model_impl.h"

@@ -1,8 +1,7 @@
 #include "models/zoo/wide_deep_model.h"
 
 #include "base/status_macros.h"
-#include "models/zoo/layers/linear_layers.h"
-#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/dense_layers.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/make_model_impl.h"
 #include "models/zoo/model_parts.h"

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "models/zoo/layers/cross_layer.h"
+#include "models/zoo/layers/dense_layers.h"
 #include "models/zoo/layers/interaction_layers.h"
-#include "models/zoo/layers/linear_layers.h"
-#include "models/zoo/layers/mlp_layer.h"
 #include "tests/models/model_test_util.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"

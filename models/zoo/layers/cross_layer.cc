@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
+#include "models/zoo/layers/dense_layers.h"
 #include "models/zoo/layers/mixture_layer.h"
-#include "models/zoo/layers/mlp_layer.h"
 #include "ops/layers/crossing.h"
 
 namespace hotrow {

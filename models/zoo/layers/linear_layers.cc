@@ -1,4 +1,4 @@
-#include "models/zoo/layers/linear_layers.h"
+#include "models/zoo/layers/dense_layers.h"
 
 #include <cstddef>
 #include <memory>

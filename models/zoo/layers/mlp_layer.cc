@@ -1,4 +1,4 @@
-#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/dense_layers.h"
 
 #include <string>
 #include <utility>
