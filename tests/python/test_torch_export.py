@@ -1,9 +1,9 @@
 """PyTorch models that `hotrow serve`, `hotrow score` and the Scorer run: torch's own scores.
 
-Needs torch and onnxruntime, and onnxscript where torch asks for it; with HOTROW_PYTHON_ONNX=1 they
-must be there.
+Needs torch, onnxruntime and onnxscript; with HOTROW_PYTHON_ONNX=1 they must be there.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -24,10 +24,11 @@ import hotrow.torch
 from hotrow import _onnxruntime
 from test_command import HAS_PROGRAM, command
 
-if _onnxruntime.library() is None:
+if _onnxruntime.library() is None or importlib.util.find_spec("onnxscript") is None:
+    MISSING = "onnxruntime or onnxscript is not installed"
     if os.environ.get("HOTROW_PYTHON_ONNX") == "1":
-        raise ImportError("onnxruntime is not installed")
-    raise unittest.SkipTest("onnxruntime is not installed")
+        raise ImportError(MISSING)
+    raise unittest.SkipTest(MISSING)
 
 TOLERANCE = 1e-6
 SAMPLES = 150
@@ -287,6 +288,9 @@ class TorchExportTest(unittest.TestCase):
             hotrow.torch.export(self.tables, self.model, f"{self.folder}/other", num_dense=2)
         with self.assertRaisesRegex(TypeError, "dense_part"):
             hotrow.torch.export(self.tables, lambda pooled: pooled, f"{self.folder}/other")
+        with mock.patch.object(importlib.util, "find_spec", return_value=None):
+            with self.assertRaisesRegex(ImportError, "pip install onnxscript"):
+                self.export("other")
         with self.assertRaisesRegex(hotrow.Error, "model"), without_onnx():
             self.export()  # is there
         self.assertEqual(os.listdir(self.folder), ["model"])

@@ -58,23 +58,21 @@ class _DensePart(nn.Module):
 
 
 def _to_onnx(part: nn.Module, example: Tuple[torch.Tensor, ...]) -> bytes:
+    # Torch's older way, which needs no onnxscript, takes len(tensor) for a size that never changes.
+    if importlib.util.find_spec("onnxscript") is None:
+        raise ImportError("hotrow.torch.export: needs onnxscript: pip install onnxscript")
     names = _INPUTS[: len(example)]
-    model: Any = part
-    options: Any = {"dynamo": False, "dynamic_axes": {n: {0: "batch"} for n in [*names, "logits"]}}
-    if importlib.util.find_spec("onnxscript") is not None:
-        # Here, so that a size that does not change is an error. Strict takes len(tensor) for one
-        # that changes, and less of Python.
-        shapes = {name: {0: torch.export.Dim("batch")} for name in names}
-        try:
-            model = torch.export.export(part, example, dynamic_shapes=shapes, strict=False)
-        except Exception:
-            model = torch.export.export(part, example, dynamic_shapes=shapes, strict=True)
-        options = {"dynamo": True, "external_data": False}
+    # Here, so that such a size is an error. Strict follows len(tensor), and takes less of Python.
+    shapes = {name: {0: torch.export.Dim("batch")} for name in names}
+    try:
+        model = torch.export.export(part, example, dynamic_shapes=shapes, strict=False)
+    except Exception:
+        model = torch.export.export(part, example, dynamic_shapes=shapes, strict=True)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "dense.onnx")
         torch.onnx.export(
             model, example, path, input_names=names, output_names=["logits"], verbose=False,
-            **options,
+            dynamo=True, external_data=False,
         )
         with open(path, "rb") as file:
             return file.read()
