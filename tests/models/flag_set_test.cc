@@ -439,7 +439,8 @@ TEST(TrainerFlagsTest, ErrorsOfTheTablesNameFlags) {
   EXPECT_THAT(error().message(), AllOf(HasSubstr("--cache_bytes: the cache budget is 3 bytes"),
                                        HasSubstr("raise --cache_bytes")));
   options.max_table_gradient_norm = -1;
-  EXPECT_THAT(error().message(), HasSubstr("--max_table_gradient_norm=-1: takes a number of at least 0"));
+  EXPECT_THAT(error().message(),
+              HasSubstr("--max_table_gradient_norm=-1: takes a number of at least 0"));
   options.max_table_gradient_norm = 0;
   options.ttl_steps = -1;
   EXPECT_THAT(error().message(), HasSubstr("table \"items\": --ttl_steps=-1: takes a whole"));
