@@ -42,10 +42,12 @@ fi
 if [[ $mode == --emulated ]]; then
   "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
   cd "$source/tests/python"
-  # The interpreter leaks at its end, and its memory is not the sanitizer's.
+  # The interpreter leaks at its end, and its memory is not the sanitizer's, which wants to see the
+  # library that throws from the beginning.
+  throws=$(ldd "$library" | awk '/libstdc\+\+/ { print $3 }')
   exec env PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1 HOTROW_LIBRARY="$library" \
     HOTROW_EMULATED_GPU=1 HOTROW_EMULATED_GPU_ANY_MEMORY=1 HOTROW_EMULATED_GPU_DEVICES=4 \
-    HOTROW_TEST_DEVICE=cuda ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer" \
+    HOTROW_TEST_DEVICE=cuda ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$sanitizer $throws" \
     "$python" -m unittest "${@:-${on_gpu[@]}}"
 fi
 
