@@ -2,7 +2,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/whole_name.h"
 #include "capi/call_impl.h"
 
 namespace hotrow::capi {
@@ -35,6 +34,21 @@ constexpr std::array kWords = {
     Word{"--threads", "threads"},
     Word{"--weights_precision", "weights_precision"},
 };
+
+// Whether a name at text[begin, end) stands for itself. As part of a path, of a longer name or of a
+// quoted one it is somebody's own, and stays as it is.
+bool ContinuesName(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-' || c == '/' || c == '"' || c == '\'';
+}
+bool NameBegins(std::string_view text, size_t begin) {
+  return begin == 0 || !(ContinuesName(text[begin - 1]) || text[begin - 1] == '.');
+}
+bool NameEnds(std::string_view text, size_t end) {
+  if (end == text.size()) return true;
+  if (text[end] == '.') return end + 1 == text.size() || !ContinuesName(text[end + 1]);
+  return !ContinuesName(text[end]);
+}
 
 const Word* WordAt(std::string_view text, size_t at) {
   if (!NameBegins(text, at)) return nullptr;
