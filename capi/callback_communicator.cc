@@ -16,6 +16,8 @@ namespace {
 
 constexpr int32_t kWorldSizeMax = 4096;
 
+using Text = std::array<char, 1024>;
+
 // What the channels of a family share.
 class Family {
  public:
@@ -34,16 +36,40 @@ class Family {
       if (!failure_.ok()) return failure_;
       failure_ = status;
     }
-    const std::lock_guard lock(abort_mutex_);
+    const std::lock_guard lock(first_mutex_);
     if (callbacks_.abort != nullptr && !first_released_) {
       callbacks_.abort(callbacks_.user, std::string(status.message()).c_str());
     }
     return status;
   }
-  // Ends a channel. `user` of the first one is that of abort, too.
+  // The failure, or what the transport has heard of another rank's.
+  absl::Status Ask() {
+    HOTROW_RETURN_IF_ERROR(failure());
+    if (callbacks_.status == nullptr) return absl::OkStatus();
+    Text text = {};
+    hotrow_status code = HOTROW_OK;
+    {
+      const std::lock_guard lock(first_mutex_);
+      if (!first_released_) code = callbacks_.status(callbacks_.user, text.data(), text.size());
+    }
+    if (code == HOTROW_OK) return absl::OkStatus();
+    const std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = StatusOf(code, &text);
+    return failure_;
+  }
+  // What a callback returned that is not HOTROW_OK, and its text.
+  absl::Status StatusOf(hotrow_status code, Text* text) const {
+    text->back() = '\0';
+    const auto known = code > 0 && code <= HOTROW_DATA_LOSS ? static_cast<absl::StatusCode>(code)
+                                                            : absl::StatusCode::kUnknown;
+    if (text->front() != '\0') return absl::Status(known, text->data());
+    return absl::Status(known, absl::StrCat("rank ", callbacks_.rank, "'s transport returned ",
+                                            hotrow_status_name(code)));
+  }
+  // Ends a channel. `user` of the first one is that of abort and status, too.
   void Release(void* user, bool first) {
     if (first) {
-      const std::lock_guard lock(abort_mutex_);
+      const std::lock_guard lock(first_mutex_);
       first_released_ = true;
     }
     if (callbacks_.release != nullptr) callbacks_.release(user);
@@ -53,7 +79,7 @@ class Family {
   const hotrow_communicator_callbacks callbacks_;
   std::mutex mutex_;
   absl::Status failure_;
-  std::mutex abort_mutex_;  // from asking whether the first channel is there to the end of abort
+  std::mutex first_mutex_;  // from asking whether the first channel is there to the end of its call
   bool first_released_ = false;
 };
 
@@ -104,24 +130,16 @@ class CallbackCommunicator final : public Communicator {
     family_->Fail(absl::UnavailableError(std::string(text))).IgnoreError();
   }
 
-  absl::Status DoStatus() override { return family_->failure(); }
+  absl::Status DoStatus() override { return family_->Ask(); }
 
  private:
-  using Text = std::array<char, 1024>;
-
   const hotrow_communicator_callbacks& calls() const { return family_->callbacks(); }
 
   absl::Status Verdict(std::string_view op, hotrow_status code, Text* text) {
     if (code == HOTROW_OK) return absl::OkStatus();
-    text->back() = '\0';
-    const std::string what(text->data());
-    const auto known = code > 0 && code <= HOTROW_DATA_LOSS ? static_cast<absl::StatusCode>(code)
-                                                            : absl::StatusCode::kUnknown;
+    const absl::Status said = family_->StatusOf(code, text);
     return family_->Fail(absl::Status(
-        known, absl::StrCat(std::string(op), ": ",
-                            what.empty() ? absl::StrCat("rank ", rank(), "'s transport returned ",
-                                                        hotrow_status_name(code))
-                                         : what)));
+        said.code(), absl::StrCat(std::string(op), ": ", std::string(said.message()))));
   }
 
   const std::shared_ptr<Family> family_;

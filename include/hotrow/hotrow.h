@@ -71,8 +71,7 @@ const char* hotrow_status_name(hotrow_status status);
 // The version of the library: "0.2.0".
 const char* hotrow_version(void);
 // What the library is and what it finds, as JSON: "version", "commit" ("": not told), "cuda", which
-// is null without CUDA code: "architectures", "runtime", "driver" (the newest version that it
-// takes;
+// is null without CUDA code: "architectures", "runtime", "driver" (the newest version it takes;
 // "": none), "devices" ("name", "capability", "memory_bytes") and "problem", why there is none.
 hotrow_status hotrow_environment(char* text, uint64_t size, uint64_t* needed);
 
@@ -128,6 +127,9 @@ typedef struct hotrow_communicator_callbacks {
   // released, whose user it gets. May be NULL: then the others find out by their timeouts.
   void (*abort)(void* user, const char* message);
   double timeout_seconds;  // default 30
+  // HOTROW_OK, or the status and text of an abort of any rank. Asked every few milliseconds while
+  // work on a GPU awaits other ranks; as abort otherwise. May be NULL: that work ends by timeouts.
+  hotrow_status (*status)(void* user, char* text, uint64_t text_size);
 } hotrow_communicator_callbacks;
 
 void hotrow_communicator_callbacks_default(hotrow_communicator_callbacks* callbacks,
@@ -137,9 +139,8 @@ hotrow_status hotrow_communicator_create(const hotrow_communicator_callbacks* ca
                                          hotrow_communicator** communicator);
 // Collections that use it keep it alive.
 void hotrow_communicator_destroy(hotrow_communicator* communicator);
-// For an error of this rank's own, of its data say: the calls of all ranks fail with UNAVAILABLE
-// and "rank 1 ended the job: MESSAGE", as far as the transport can tell them. The first error of
-// all counts. Does not wait. Any thread; not within the callback abort.
+// For an error of this rank, of its data say: all ranks' calls fail with UNAVAILABLE and "rank 1
+// ended the job: MESSAGE". The first error counts. Does not wait. Any thread; not within callbacks.
 hotrow_status hotrow_communicator_abort(hotrow_communicator* communicator, const char* message);
 
 // ---- Tables ----
@@ -241,8 +242,7 @@ typedef struct hotrow_collection_options {
   const char* checkpoint_dir;
   int64_t checkpoint_keep;  // 2: how many stay; with one rank only the newest does where a call
                             // wants the room that older ones hold of store_disk_bytes
-  const char* checkpoint_model;  // "custom": a name for the model that is trained; checked when it
-                                 // goes on
+  const char* checkpoint_model;  // "custom": names what is trained; checked when it goes on
   // What the tables start from. resume: the newest checkpoint of checkpoint_dir, when there is one;
   // what a run left in the store that was killed before its first checkpoint goes. Without it
   // a checkpoint_dir with checkpoints is refused (FAILED_PRECONDITION).

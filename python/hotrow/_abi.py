@@ -282,6 +282,7 @@ EXCHANGE = ctypes.CFUNCTYPE(
 DUPLICATE = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_void_p), c_void_p, c_uint64)
 RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
 ABORT = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+STATUS = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64)
 ROWS_FN = ctypes.CFUNCTYPE(
     c_int32, c_void_p, POINTER(c_uint64), POINTER(c_float), c_int64, c_int64
 )
@@ -298,6 +299,7 @@ class Callbacks(Structure):
         ("release", RELEASE),
         ("abort", ABORT),
         ("timeout_seconds", c_double),
+        ("status", STATUS),
     ]
 
 

@@ -75,15 +75,14 @@ class Transport:
         while waiting:
             for p in sorted(waiting):
                 status = MPI.Status()
-                if not self._comm.Iprobe(p, MPI.ANY_TAG, status):
+                # Taken out as it is found: another thread may look for words of an end.
+                message = self._comm.Improbe(p, MPI.ANY_TAG, status)
+                if message is None:
                     continue
                 if status.Get_tag() == _ABORT:
-                    text = bytearray(status.Get_count(MPI.BYTE))
-                    self._comm.Recv([text, MPI.BYTE], p, _ABORT)
-                    self._failure.append(text.decode("utf-8", "replace"))
-                    raise ConnectionError(self._failure[0])
+                    raise ConnectionError(self._heard(message, status))
                 head = bytearray(HEADER_BYTES)
-                self._comm.Recv([head, MPI.BYTE], p, _HEAD)
+                message.Recv([head, MPI.BYTE])
                 wrong = mismatch(
                     read_header(bytes(head)), (len(recv[p]), operation), p, self.rank
                 )
@@ -112,10 +111,23 @@ class Transport:
         for channel in list(self._family):
             channel._poison(message.encode("utf-8", "replace"))
 
+    def failure(self) -> Optional[str]:
+        status = MPI.Status()
+        message = self._comm.Improbe(MPI.ANY_SOURCE, _ABORT, status)
+        if message is not None:
+            self._heard(message, status)
+        return self._failure[0] if self._failure else None
+
     def close(self) -> None:
         # Freeing a communicator is collective; those of a job are few, and end with it.
         if self in self._family:
             self._family.remove(self)
+
+    def _heard(self, message: Any, status: Any) -> str:
+        text = bytearray(status.Get_count(MPI.BYTE))
+        message.Recv([text, MPI.BYTE])
+        self._failure.append(text.decode("utf-8", "replace"))
+        return self._failure[0]
 
     def _poison(self, text: bytes) -> None:
         with self._mutex:

@@ -40,6 +40,11 @@ class Transport(Protocol):
     def abort(self, message: str) -> None:
         """Makes the calls of all ranks fail, as far as it can. Any thread, at any time."""
 
+    def failure(self) -> Optional[str]:
+        """The message of an abort, of any rank; None: there is none that it knows of. Does not wait
+        for other ranks. Any thread, at any time. A transport may have no such method: then work on
+        a GPU that awaits a rank which ended the job goes on until the timeout."""
+
     def close(self) -> None:
         """Ends this channel."""
 
@@ -194,6 +199,16 @@ def _abort(user, message) -> None:  # type: ignore[no-untyped-def]
         pass  # the first channel has been released
 
 
+@_abi.STATUS
+def _failure(user, text, text_size) -> int:  # type: ignore[no-untyped-def]
+    try:
+        with _callback.entered():
+            message = _channels.find(user).failure()
+        return 0 if message is None else _status(ConnectionError(message), text, text_size)
+    except BaseException as error:
+        return _status(error, text, text_size)
+
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -234,6 +249,8 @@ class Communicator(_abi.Owner):
         callbacks.duplicate = _duplicate
         callbacks.release = _release
         callbacks.abort = _abort
+        if hasattr(transport, "failure"):
+            callbacks.status = _failure
         self._timeout = callbacks.timeout_seconds = real(timeout_seconds, "timeout_seconds")
         callbacks.user = _channels.add(transport)
         handle = c_void_p()

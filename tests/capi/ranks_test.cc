@@ -84,11 +84,15 @@ void Release(void* user) { delete static_cast<Channel*>(user); }
 
 void Abort(void* user, const char* message) { static_cast<Channel*>(user)->own->Abort(message); }
 
+hotrow_status Status(void* user, char* text, uint64_t text_size) {
+  return Told(static_cast<Channel*>(user)->own->status(), text, text_size);
+}
+
 // What rank 1 alone does wrong, in the second step.
 enum class Wrong { kNothing, kOptions, kBatch, kOutput, kGradient, kTable, kOwnError };
 
-// What one rank does. Returns the digest, or the message of the first error.
-std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wrong) {
+// What one rank does. Returns the digest, or the message of the first error. on_gpu: each on one.
+std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wrong, bool on_gpu) {
   const int rank = own->rank();
   hotrow_communicator_callbacks callbacks;
   hotrow_communicator_callbacks_default(&callbacks, sizeof(callbacks));
@@ -100,6 +104,7 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
   callbacks.duplicate = Duplicate;
   callbacks.release = Release;
   callbacks.abort = Abort;
+  callbacks.status = Status;
   hotrow_communicator* communicator = nullptr;
   if (hotrow_communicator_create(&callbacks, &communicator) != HOTROW_OK) {
     return hotrow_error_message();
@@ -118,9 +123,19 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
   options.max_batch_size = 8;
   options.store_memory_bytes = 16 << 20;
   options.communicator = communicator;
+  hotrow_context* context = nullptr;
+  if (on_gpu) {
+    options.cache_device_bytes = 1 << 20;
+    hotrow_context_options gpu;
+    hotrow_context_options_default(&gpu, sizeof(gpu));
+    gpu.device = "cuda";
+    gpu.device_index = rank;
+    if (hotrow_context_create(&gpu, &context) != HOTROW_OK) return hotrow_error_message();
+  }
   if (wrong == Wrong::kOptions) options.prefetch_depth = -1;
   hotrow_collection* tables = nullptr;
-  hotrow_status status = hotrow_collection_create(nullptr, &options, &tables);
+  hotrow_status status = hotrow_collection_create(context, &options, &tables);
+  hotrow_context_destroy(context);
   const std::unique_ptr<hotrow_communicator, decltype(&hotrow_communicator_destroy)> kept(
       wrong == Wrong::kOwnError ? communicator : nullptr, hotrow_communicator_destroy);
   if (kept == nullptr) hotrow_communicator_destroy(communicator);  // the collection keeps it
@@ -174,8 +189,8 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
 }
 
 // cut_after: exchanges of rank 1 until its transport fails; below 0: never.
-std::vector<std::string> RunRanks(int world_size, int cut_after = -1,
-                                  Wrong wrong = Wrong::kNothing) {
+std::vector<std::string> RunRanks(int world_size, int cut_after = -1, Wrong wrong = Wrong::kNothing,
+                                  bool on_gpu = false) {
   auto ends = CreateThreadCommunicators(world_size, {.timeout_seconds = 10});
   EXPECT_TRUE(ends.ok());
   std::vector<std::string> out(static_cast<size_t>(world_size));
@@ -184,7 +199,7 @@ std::vector<std::string> RunRanks(int world_size, int cut_after = -1,
     const auto i = static_cast<size_t>(r);
     ranks.emplace_back([&, i, r] {
       out[i] = RankMain(std::move((*ends)[i]), r == 1 ? cut_after : -1,
-                        r == 1 ? wrong : Wrong::kNothing);
+                        r == 1 ? wrong : Wrong::kNothing, on_gpu);
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -207,6 +222,12 @@ TEST(CapiRanksTest, ATransportThatFailsIsTheErrorOfAllRanks) {
   }
 }
 
+bool HasTwoGpus() {
+  std::string found(4096, '\0');
+  return hotrow_environment(found.data(), found.size(), nullptr) == HOTROW_OK &&
+         found.find("\"capability\"") != found.rfind("\"capability\"");
+}
+
 TEST(CapiRanksTest, WhatOneRankRefusesEndsTheOthersAtOnce) {
   const std::pair<Wrong, const char*> cases[] = {{Wrong::kOptions, "prefetch_depth=-1"},
                                                  {Wrong::kBatch, "values_type"},
@@ -214,14 +235,18 @@ TEST(CapiRanksTest, WhatOneRankRefusesEndsTheOthersAtOnce) {
                                                  {Wrong::kGradient, "EmbeddingGradient.pooled"},
                                                  {Wrong::kTable, "no \"shops\""},
                                                  {Wrong::kOwnError, "its data end"}};
-  for (const auto& [wrong, cause] : cases) {
-    const auto begin = std::chrono::steady_clock::now();
-    const std::vector<std::string> said = RunRanks(2, -1, wrong);
-    EXPECT_THAT(said[0], HasSubstr("rank 1 ended the job: "));
-    EXPECT_THAT(said[0], HasSubstr(cause));
-    EXPECT_THAT(said[1], HasSubstr(cause));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin,
-              std::chrono::seconds(5));  // the timeout: 10
+  for (const bool on_gpu : {false, true}) {
+    if (on_gpu && !HasTwoGpus()) continue;
+    for (const auto& [wrong, cause] : cases) {
+      SCOPED_TRACE(std::string(cause) + (on_gpu ? ", on GPUs" : ""));
+      const auto begin = std::chrono::steady_clock::now();
+      const std::vector<std::string> said = RunRanks(2, -1, wrong, on_gpu);
+      EXPECT_THAT(said[0], HasSubstr("rank 1 ended the job: "));
+      EXPECT_THAT(said[0], HasSubstr(cause));
+      EXPECT_THAT(said[1], HasSubstr(cause));
+      EXPECT_LT(std::chrono::steady_clock::now() - begin,
+                std::chrono::seconds(5));  // the timeout: 10
+    }
   }
 }
 

@@ -42,7 +42,7 @@ enum { kDim = 4, kBatch = 3 };
 
 /* The layout is part of the interface. */
 _Static_assert(sizeof(hotrow_context_options) == 40, "frozen");
-_Static_assert(sizeof(hotrow_communicator_callbacks) == 64, "frozen");
+_Static_assert(sizeof(hotrow_communicator_callbacks) == 72, "frozen");
 _Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
 _Static_assert(sizeof(hotrow_table) == 168, "frozen");
 _Static_assert(sizeof(hotrow_collection_options) == 232, "frozen");

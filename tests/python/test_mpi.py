@@ -69,6 +69,18 @@ def abort(transport):
     exchange(channel, 8)
 
 
+def ended(transport):
+    """As who waits for a GPU hears it, in no exchange."""
+    if transport.rank == 1:
+        transport.abort("out of tea")
+    else:
+        assert transport.failure() in (None, "out of tea")
+    deadline = time.monotonic() + 5
+    while transport.failure() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return transport.failure()
+
+
 class MpiTest(unittest.TestCase):
     def run_ranks(self, ranks, name):
         """Of each rank: what the function returned, or the error as text."""
@@ -106,11 +118,12 @@ class MpiTest(unittest.TestCase):
         self.assertIn("rank 1 was silent for 0.3 s in Test", self.run_ranks(2, "silent")[0])
         for text in self.run_ranks(2, "abort"):
             self.assertIn("out of tea", text)
+        self.assertEqual(self.run_ranks(2, "ended"), ["out of tea"] * 2)
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 2 and sys.argv[1] in (
-        "train", "messages", "other_operations", "other_calls", "silent", "abort"
+        "train", "messages", "other_operations", "other_calls", "silent", "abort", "ended"
     ):
         import hotrow.mpi
 

@@ -28,7 +28,8 @@ class _Family:
     def __init__(self, group: Any, store: Any, key: str, ranks: Sequence[int]) -> None:
         self.group = group
         self.ranks = list(ranks)  # as torch.distributed numbers them all
-        self._store = store
+        # A clone, so that it waits for no other user of the store. torch < 2.9 has none.
+        self._store = store.clone() if hasattr(store, "clone") else store
         self._key = key
         self._mutex = threading.Lock()
         self._channels: List["Transport"] = []
@@ -195,6 +196,9 @@ class Transport:
     def abort(self, message: str) -> None:
         self._family.fail(message)
         self._family.tell()
+
+    def failure(self) -> Optional[str]:
+        return self._family.failure()
 
     def close(self) -> None:
         self._family.remove(self)
