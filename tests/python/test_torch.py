@@ -638,6 +638,28 @@ class DevicesTest(unittest.TestCase):
             self.assertEqual(tables.digest(), plain.digest())
 
 
+    @unittest.skipUnless(WHERE == "cuda", "CUDA graphs need a GPU")
+    def test_the_dense_part_may_be_a_cuda_graph(self):
+        """What surrounds tables is captured once; look-ups and updates happen between replays."""
+        losses = []
+        for graphed in (False, True):
+            torch.manual_seed(3)
+            dense = torch.nn.Sequential(
+                torch.nn.Linear(2 * DIM, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)
+            ).to(WHERE)
+            with make(prefetch_depth=1) as tables:
+                optimizer = torch.optim.SGD(dense.parameters(), lr=0.1)
+                sample = torch.zeros(6, 2 * DIM, device=WHERE, requires_grad=True)
+                call = torch.cuda.make_graphed_callables(dense, (sample,)) if graphed else dense
+                for batch in hotrow.torch.prefetch([batch_of(seed) for seed in range(4)], tables):
+                    optimizer.zero_grad(set_to_none=False)
+                    loss = call(tables(batch).pooled).square().sum()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+        np.testing.assert_allclose(losses[:4], losses[4:], rtol=1e-5)  # products may differ
+
+
 class PrefetchTest(unittest.TestCase):
     def test_it_changes_no_bit(self):
         batches = [batch_of(seed) for seed in range(6)]
