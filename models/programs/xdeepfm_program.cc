@@ -24,7 +24,8 @@ constexpr char kExamples[] =
 }  // namespace
 
 int RunXDeepFm(int argc, const char* const* argv) {
-  const XDeepFmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}, {16, 16, 16}};
+  XDeepFmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
+  options.cin_layer_sizes = {16, 16, 16};
   return RunModelProgram<XDeepFmOptions>(
       {.name = "xdeepfm",
        .summary = kSummary,
