@@ -119,8 +119,8 @@ class EmbeddingCollection(nn.Module):
         if torch.jit.is_tracing():
             raise errors.Unimplemented(
                 "torch.jit.trace: rows belong to the tables, and a trace would read none; use "
-                "torch.compile, or trace the layers above with the pooled vectors as input "
-                "(docs/onnx.md exports whole models of the trainers)"
+                "torch.compile, trace the layers above with the pooled vectors as input, or write "
+                "rows and layers by hotrow.torch.export, for hotrow serve"
             )
         encoded = self._encode(features)
         if self.training and torch.is_grad_enabled():
