@@ -7,6 +7,9 @@ using std::string_view_literals::operator""sv;
 
 constexpr std::string_view kDecompress = "decompress it, or compress it with gzip";
 constexpr std::string_view kPandas = "write it as text, with to_csv(..., index=False) of pandas";
+constexpr std::string_view kPack =
+    "pack it in Python, with hotrow.pack, or write it as text, with to_csv(..., index=False) of "
+    "pandas";
 constexpr std::string_view kArrays =
     "write its arrays as text, with savetxt of numpy; arrays of Criteo's clicks go with criteo-npy";
 constexpr std::string_view kUtf8 = "convert it to UTF-8, with iconv -t UTF-8";
@@ -18,13 +21,13 @@ struct Magic {
 };
 
 constexpr Magic kMagic[] = {
-    {"PAR1"sv, "PAR1"sv, {"a Parquet file", kPandas}},
-    {"PARE"sv, "PARE"sv, {"an encrypted Parquet file", kPandas}},
-    {"ORC"sv, "ORC"sv, {"an ORC file", kPandas}},
-    {"ARROW1\0\0"sv, ""sv, {"an Arrow (Feather) file", kPandas}},
-    {"\xff\xff\xff\xff"sv, ""sv, {"an Arrow stream", kPandas}},
-    {"FEA1\0"sv, ""sv, {"a Feather file", kPandas}},
-    {"FEA1"sv, "FEA1"sv, {"a Feather file", kPandas}},
+    {"PAR1"sv, "PAR1"sv, {"a Parquet file", kPack}},
+    {"PARE"sv, "PARE"sv, {"an encrypted Parquet file", kPack}},
+    {"ORC"sv, "ORC"sv, {"an ORC file", kPack}},
+    {"ARROW1\0\0"sv, ""sv, {"an Arrow (Feather) file", kPack}},
+    {"\xff\xff\xff\xff"sv, ""sv, {"an Arrow stream", kPack}},
+    {"FEA1\0"sv, ""sv, {"a Feather file", kPack}},
+    {"FEA1"sv, "FEA1"sv, {"a Feather file", kPack}},
     {"Obj\x01"sv, ""sv, {"an Avro file", kPandas}},
     {"SQLite format 3\0"sv, ""sv, {"an SQLite database", "export the table as CSV"}},
     {"\x89HDF\r\n\x1a\n"sv, ""sv, {"an HDF5 file", kPandas}},

@@ -8,7 +8,7 @@ namespace hotrow {
 // What people give where text is expected.
 struct ForeignFormat {
   std::string_view name;    // "a Parquet file"; empty: the bytes may be text
-  std::string_view remedy;  // how to make text of it
+  std::string_view remedy;  // how to make text or packed data of it
 };
 
 // The format of the first and the last bytes of a file, 16 of each or all that there are.

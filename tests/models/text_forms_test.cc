@@ -567,6 +567,7 @@ TEST(ForeignFormatTest, FilesOfOtherFormatsAreNamed) {
                 StatusIs(kInvalid, AllOf(HasSubstr(absl::StrCat("/log: is ", name)),
                                          HasSubstr("expected text, plain or gzip; "))));
   }
+  EXPECT_THAT(Read(schema, "PAR1" + rest + "PAR1"), StatusIs(kInvalid, HasSubstr("hotrow.pack")));
   // Text that begins like one of them.
   for (const char* header : {"PAR1,y,x", "ORC,y,x", "FEA1,y,x", "BZh9,y,x", "Obj,y,x"}) {
     EXPECT_EQ(Read(schema, absl::StrCat(header, "\n1,0,2\n"))->size(), 1u) << header;
