@@ -7,11 +7,12 @@
 # -w: puts the table into a page, between its lines <!-- kernels --> and <!-- end of kernels -->, instead of printing it.
 # -c: whether the table of a page has the kernels that the sources have, by name; compiles nothing. Status 1 where not.
 # FILE: sources below the root of the project; by default all that BUILD compiles but tests and benchmarks.
-# Kernels of one name, templates, share a line: how many there are, and the most that one of them takes. Spills are
-# bytes of stores and loads; shared memory is what the kernel declares, not what a launch adds. Bytes are what passes
-# the device's memory, each input and output once: the line "// Bytes: ..." right before a kernel's definition.
+# Kernels of one name, templates, share a line: how many there are, and the most that one of them takes. Warps are those
+# that its registers leave on a processor, of 64. Spills are bytes of stores and loads; shared memory is what the kernel
+# declares, not what a launch adds. Bytes are what passes the device's memory, each input and output once: the line
+# "// Bytes: ..." right before a kernel's definition.
 set -euo pipefail
-usage() { sed -n '2,12s/^# *//p' "$0"; }
+usage() { sed -n '2,13s/^# *//p' "$0"; }
 fail() { printf 'kernel_resources: %s\n' "$*" >&2; exit 2; }
 
 architecture=90
@@ -121,11 +122,16 @@ while IFS=$'\t' read -r name words; do
 done <"$logs/commands"
 
 {
-printf '| kernel, sm_%s | registers | spills | shared bytes | bytes |\n| --- | --- | --- | --- | --- |\n' "$architecture"
+printf '| kernel, sm_%s | registers | warps | spills | shared bytes | bytes |\n| --- | --- | --- | --- | --- | --- |\n' "$architecture"
 awk -F '\t' '
   # A function is named by two lines, then come its stack and what it uses. Functions that are called are no kernels.
   function number(text, before, after) {
     return match(text, before "[0-9]+" after) ? substr(text, RSTART + length(before)) + 0 : 0
+  }
+  # Each quarter of a processor has 16,384 registers and 16 places for warps; a thread gets registers by the eight.
+  function warps(of_thread,    of_quarter) {
+    of_quarter = int(512 / (8 * int((of_thread + 7) / 8)))
+    return 4 * (of_quarter < 16 ? of_quarter : 16)
   }
   / Compiling entry function / {
     kernel = $2
@@ -152,7 +158,7 @@ awk -F '\t' '
     for (i = 1; i <= kernels; ++i) {
       k = order[i]
       many = (instances[k] > 1) ? ", " instances[k] " of them" : ""
-      printf "| %s%s | %d | %d | %d |\n", k, many, registers[k], spilled[k], shares[k]
+      printf "| %s%s | %d | %d | %d | %d |\n", k, many, registers[k], warps(registers[k]), spilled[k], shares[k]
     }
   }' "$logs/all" | python3 -c '
 import pathlib

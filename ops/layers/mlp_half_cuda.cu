@@ -13,6 +13,7 @@
 #include "ops/layers/mlp_impl.h"
 #include "ops/products/beside_work_impl.cuh"
 #include "ops/products/gemm_cuda_impl.h"
+#include "ops/products/gemm_probe_impl.h"
 #include "ops/products/half_pairs_impl.cuh"
 
 // Layers in bf16 or fp16 with sums in fp32, on matrices as half_pairs_impl.cuh has them. Products
@@ -22,33 +23,17 @@ namespace {
 
 constexpr char kName[] = "Mlp";
 
-// ReLU of the last layer's outputs. Where the caller may change them before Backward, `kept` says
-// where they were zero.
-// Bytes: 10 a number: output read, written, kept
-__global__ void ReluOutputKernel(Matrix y, int64_t rows, int64_t columns, Pairs kept) {
-  ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
-    const auto at = [=](int64_t c) {
-      if (c >= columns) return 0.0f;
-      float* const number = y.row(r) + c;
-      *number = Relu(*number);
-      return *number;
-    };
-    const float low = at(2 * w);
-    const float high = at(2 * w + 1);
-    if (kept.data != nullptr) kept.row(r)[w] = kept.Pack(low, high);
-  });
-}
-
-// The gradient behind ReLU, rounded, from that before it.
-// Bytes: 8 a number: gradient, output read, gradient written
-__global__ void PackReluGradKernel(ConstMatrix dy, Pairs y, int64_t rows, int64_t columns,
-                                   Pairs gradient) {
+// The gradient behind ReLU, rounded, from that before it. mask: as FinishProductCuda leaves it.
+// Bytes: 6 a number and a bit: gradient, mask read, gradient written
+__global__ void PackReluGradKernel(ConstMatrix dy, const uint32_t* mask, int64_t rows,
+                                   int64_t columns, Pairs gradient) {
+  const int64_t mask_stride = ReluMaskStride(columns);
   ForEachWord(rows, gradient.stride, [=](int64_t r, int64_t w) {
-    const float2 output = y.Unpack(y.row(r)[w]);
-    const auto at = [=](int64_t c, float out) {
-      return c < columns ? ReluGrad(out, dy.row(r)[c]) : 0.0f;
+    const uint32_t* const bits = mask + r * mask_stride;
+    const auto at = [=](int64_t c) {
+      return c < columns && (bits[c / 32] >> (c % 32) & 1) != 0 ? dy.row(r)[c] : 0.0f;
     };
-    gradient.row(r)[w] = gradient.Pack(at(2 * w, output.x), at(2 * w + 1, output.y));
+    gradient.row(r)[w] = gradient.Pack(at(2 * w), at(2 * w + 1));
   });
 }
 
@@ -88,8 +73,7 @@ class MlpHalfCuda : public DenseEngine {
     DeviceBuffer<uint32_t> inputs;     // x_l [B, in_stride]
     DeviceBuffer<uint32_t> weights;    // W and b, then zeros [padded_out, in_stride]
     DeviceBuffer<uint32_t> gradients;  // of z_l [B, grad_stride]
-    DeviceBuffer<uint32_t> mask;       // of ReLU, hidden layers: ColumnMajorProduct::mask
-    DeviceBuffer<uint32_t> kept;       // ReLU's output of the last layer [B, grad_stride]
+    DeviceBuffer<uint32_t> mask;       // of ReLU: ColumnMajorProduct::mask
   };
 
   absl::Status Drop(CudaStream stream, const Layer& layer, const DenseForward& forward,
@@ -129,13 +113,10 @@ absl::Status MlpHalfCuda::Init(CudaStream stream) {
     HOTROW_ASSIGN_OR_RETURN(layer.gradients, rows(shape_.max_batch_size, layer.grad_stride));
     HOTROW_RETURN_IF_ERROR(OnesPairsCuda(stream, shape_.max_batch_size, OnesColumn(layer.in),
                                          PairsOf(layer.inputs, layer.in_stride)));
-    if (!layer.last) {
-      HOTROW_ASSIGN_OR_RETURN(layer.mask,
-                              DeviceBuffer<uint32_t>::Create(
-                                  shape_.max_batch_size * ReluMaskStride(layer.out), stream));
-    } else if (layer.relu) {
-      HOTROW_ASSIGN_OR_RETURN(layer.kept, rows(shape_.max_batch_size, layer.grad_stride));
-    }
+    if (!layer.relu) continue;
+    HOTROW_ASSIGN_OR_RETURN(
+        layer.mask,
+        DeviceBuffer<uint32_t>::Create(shape_.max_batch_size * ReluMaskStride(layer.out), stream));
   }
   HOTROW_ASSIGN_OR_RETURN(parameter_gradient_, DeviceBuffer<float>::Create(largest, stream));
   return absl::OkStatus();
@@ -184,10 +165,10 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const DenseForward& ar
     if (layer.last) {
       HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
       if (!layer.relu) break;
-      const Pairs kept = args.training ? PairsOf(layer.kept, layer.grad_stride) : Pairs{};
-      ReluOutputKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
-          Matrix{args.y, args.y_stride}, rows, layer.out, kept);
-      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+      // By itself: in 16 bits ReLU is no part of a product.
+      product.epilogue = GemmEpilogue::kRelu;
+      product.mask = args.training ? layer.mask.data() : nullptr;
+      HOTROW_RETURN_IF_ERROR(FinishProductCuda(ctx.stream, product, GemmNumbers::kFloat));
       break;
     }
     Layer& next = layers_[l + 1];
@@ -213,8 +194,7 @@ absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const DenseForwa
   const Pairs last_gradient = PairsOf(last.gradients, last.grad_stride);
   if (last.relu) {
     PackReluGradKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
-        ConstMatrix(args.dy, args.dy_stride), PairsOf(last.kept, last.grad_stride), rows, last.out,
-        last_gradient);
+        ConstMatrix(args.dy, args.dy_stride), last.mask.data(), rows, last.out, last_gradient);
     HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
   } else {
     const PackRowsArgs pack = {
@@ -291,8 +271,8 @@ absl::Status MlpHalfCuda::BackwardParameters(const ExecContext& ctx, const Dense
 int64_t MlpHalfCuda::bytes() const {
   int64_t bytes = parameter_gradient_.bytes();
   for (const Layer& layer : layers_) {
-    bytes += layer.inputs.bytes() + layer.weights.bytes() + layer.gradients.bytes() +
-             layer.mask.bytes() + layer.kept.bytes();
+    bytes +=
+        layer.inputs.bytes() + layer.weights.bytes() + layer.gradients.bytes() + layer.mask.bytes();
   }
   return bytes;
 }

@@ -50,12 +50,10 @@ inline DropoutArgs MlpDropout(const MlpShape& shape, const MlpLayer& layer,
           .first_row = args.first_row};
 }
 
-// What ReLU does to a number and, with its output y, to a gradient: as Vec8::Relu and ReluGrad, so
-// a NaN stays one.
+// What ReLU does to a number, and whether a gradient passes where its output is y: as Vec8::Relu
+// and ReluGrad, so a NaN stays one.
 HOTROW_HOST_DEVICE inline float Relu(float x) { return x < 0 ? 0.0f : x; }
-HOTROW_HOST_DEVICE inline float ReluGrad(float y, float gradient) {
-  return y <= 0 ? 0.0f : gradient;
-}
+HOTROW_HOST_DEVICE inline bool PassesRelu(float y) { return !(y <= 0); }
 
 absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCpu(const MlpShape& shape);
 // Products of bf16, on the CPU.

@@ -27,9 +27,6 @@ __device__ uint32_t BitsOf(const GemmMatrix& matrix, int64_t at) {
   return static_cast<const uint16_t*>(matrix.data)[at];
 }
 
-// As Relu and ReluGrad: a NaN passes, a zero does not.
-__device__ bool PassesRelu(float sum) { return !(sum <= 0); }
-
 // What FinishKernel needs of a product.
 struct FinishArgs {
   GemmMatrix c;

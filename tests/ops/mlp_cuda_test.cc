@@ -132,26 +132,57 @@ TEST(MlpCudaTest, AnEmptyBatchHasZeroGradientsAndReportsEveryLayer) {
   }
 }
 
-// As in PyTorch, and on the CPU.
+// As in PyTorch, and on the CPU: neither in a hidden layer nor in the last.
 TEST(MlpCudaTest, NoGradientPassesWhereReluIsAtZero) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   test::GpuStream stream;
   for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kTf32,
                                          DensePrecision::kBf16, DensePrecision::kFp16}) {
-    SCOPED_TRACE(std::string(DensePrecisionName(precision)));
-    const MlpOptions options = {.sizes = {16, 20, 3}, .max_batch_size = 5, .precision = precision};
-    const auto mlp = NewMlp(options, stream.ctx());
-    ASSERT_NE(mlp, nullptr);
-    Problem p = test::RandomMlpProblem(*mlp, options, 5, 1);
-    const auto of_first = static_cast<size_t>(mlp->weight_offset(1));
-    std::fill_n(p.parameters.begin(), of_first, 0.0f);
-    GpuProblem gpu(p);
-    gpu.Enqueue(stream.ctx(), *mlp);
-    stream.Wait();
-    const Result got = gpu.Get();
-    for (size_t i = 0; i < of_first; ++i) ASSERT_EQ(got.parameter_gradients[i], 0.0f) << i;
-    EXPECT_NE(got.parameter_gradients[static_cast<size_t>(mlp->bias_offset(1))], 0.0f);
+    for (const bool of_output : {false, true}) {
+      SCOPED_TRACE(std::string(DensePrecisionName(precision)) + (of_output ? ", output" : ""));
+      const MlpOptions options = {.sizes = {16, 20, 3},
+                                  .relu_on_output = of_output,
+                                  .max_batch_size = 5,
+                                  .precision = precision};
+      const auto mlp = NewMlp(options, stream.ctx());
+      ASSERT_NE(mlp, nullptr);
+      Problem p = test::RandomMlpProblem(*mlp, options, 5, 1);
+      const auto zeros =
+          static_cast<size_t>(of_output ? mlp->num_parameters() : mlp->weight_offset(1));
+      std::fill_n(p.parameters.begin(), zeros, 0.0f);
+      GpuProblem gpu(p);
+      gpu.Enqueue(stream.ctx(), *mlp);
+      stream.Wait();
+      const Result got = gpu.Get();
+      for (size_t i = 0; i < zeros; ++i) ASSERT_EQ(got.parameter_gradients[i], 0.0f) << i;
+      if (of_output) continue;
+      EXPECT_NE(got.parameter_gradients[static_cast<size_t>(mlp->bias_offset(1))], 0.0f);
+    }
   }
+}
+
+// The output is fp32, and what is less than half of fp16's least number is still more than 0.
+TEST(MlpCudaTest, GradientsPassOutputsThatFp16WouldRoundToZero) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const MlpOptions options = {.sizes = {1, 1},
+                              .relu_on_output = true,
+                              .max_batch_size = 1,
+                              .precision = DensePrecision::kFp16};
+  const auto mlp = NewMlp(options, stream.ctx());
+  ASSERT_NE(mlp, nullptr);
+  Problem p = test::RandomMlpProblem(*mlp, options, 1, 1);
+  std::fill(p.parameters.begin(), p.parameters.end(), 0.0f);
+  const auto weight = static_cast<size_t>(mlp->weight_offset(0));
+  p.parameters[weight] = p.x[0] = 0x1p-14f;
+  p.dy[0] = 2;
+  GpuProblem gpu(p);
+  gpu.Enqueue(stream.ctx(), *mlp);
+  stream.Wait();
+  const Result got = gpu.Get();
+  EXPECT_EQ(got.y[0], 0x1p-28f);
+  EXPECT_EQ(got.dx[0], 0x1p-13f);
+  EXPECT_EQ(got.parameter_gradients[weight], 0x1p-13f);
 }
 
 TEST(MlpCudaTest, NaNReachesTheOutputThroughReLU) {

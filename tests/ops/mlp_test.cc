@@ -588,7 +588,8 @@ TEST(MlpTest, ReluOfANumberIsThatOfEight) {
     EXPECT_EQ(test::Bits({internal::Relu(x)}), test::Bits({eight[3]})) << x;
     for (const float g : {2.0f, -0.0f, kNaN}) {
       internal::Vec8::ReluGrad(internal::Vec8::Set(x), internal::Vec8::Set(g)).Store(eight);
-      EXPECT_EQ(test::Bits({internal::ReluGrad(x, g)}), test::Bits({eight[3]})) << x << " " << g;
+      const float passed = internal::PassesRelu(x) ? g : 0.0f;
+      EXPECT_EQ(test::Bits({passed}), test::Bits({eight[3]})) << x << " " << g;
     }
   }
 }
