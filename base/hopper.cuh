@@ -138,6 +138,10 @@ __device__ inline void CopyAsync8(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(SharedAddress(shared)), "l"(global)
                : "memory");
 }
+// Into the L2 alone, and nobody waits.
+__device__ inline void PrefetchToL2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kLatest>
 __device__ inline void WaitForCopies() {

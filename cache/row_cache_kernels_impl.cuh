@@ -7,6 +7,7 @@
 #include <cuda/atomic>
 #include <type_traits>
 
+#include "base/hopper.cuh"
 #include "base/warp.cuh"
 #include "cache/cache_policy_impl.h"
 #include "cache/row_cache_cuda_impl.h"
@@ -333,11 +334,6 @@ __device__ __forceinline__ Ways WaysOf(const Bucket& bucket) {
   return {Thread::Load(bucket.state), Thread::Load(bucket.score)};
 }
 
-// Asks for what lies at an address ahead of time.
-__device__ __forceinline__ void PrefetchL2(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
 constexpr int kMissLanes = 2;
 constexpr int kWarpMisses = kWarpThreads / kMissLanes;  // that a warp places at a time
 
@@ -543,7 +539,7 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
                                                : uint8_t{0};
       Bucket& bucket = cache.buckets[taken.slot / kWays];
       const int way = static_cast<int>(taken.slot % kWays);
-      if (evicted != 0) PrefetchL2(&bucket.record[way]);  // comes together with the row
+      if (evicted != 0) gpu::PrefetchToL2(&bucket.record[way]);  // comes together with the row
       CountPlaced(cache, rows, home.partition, taken, evicted != 0);
       const uint32_t leaving = __ballot_sync(kAllLanes, evicted != 0);
       if (leaving != 0) {

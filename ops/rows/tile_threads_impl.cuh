@@ -47,10 +47,6 @@ struct TileThreads {
   }
 };
 
-__device__ inline void PrefetchToL2(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 // A term of a sum as one thread finds it for all.
 struct alignas(16) TileTerm {
   const std::byte* row;
@@ -180,7 +176,7 @@ __device__ inline float4 SumTileTerms(const TileThreads& tile, TileTerm* terms, 
 
     __device__ TileTerm Find(int32_t i) const { return find(i); }
     __device__ void Found(const TileTerm& term) const {
-      if (width > 0) PrefetchToL2(At(term));
+      if (width > 0) gpu::PrefetchToL2(At(term));
     }
     __device__ const std::byte* At(const TileTerm& term) const {
       return term.row + column * static_cast<int32_t>(sizeof(float));

@@ -36,7 +36,7 @@ constexpr int32_t kLongRow = 32;
 // How many rows a thread asks whether they are long.
 constexpr int32_t kChecks = 4;
 // Quads of a thread that shared memory has places for. With kBlocksPerProcessor, which bounds the
-// registers of a thread, that is what is under way: 24 warps of 12 KiB, 2 of 3 quads in use.
+// registers of a thread, that is what is under way: 24 warps of 6 KiB, 2 of 3 quads in use.
 constexpr int kRingQuads = 12;
 constexpr int kBlocksPerProcessor = 3;  // one fewer with kTrustRatio, which takes more registers
 // The same for sums of runs, whose terms are all that is under way.

@@ -40,8 +40,7 @@ def translate(text):
         kernel = text[first:at]
         text = (text[:first] + '::hotrow::emulated::Configured([=](auto... values) { ' + kernel
                 + '(values...); }, ' + text[at + 3:end] + ')' + text[end + 3:])
-    # Instructions that only ask for something ahead of time, loads that see what others do, and the clock.
-    text = re.sub(r'asm volatile\("prefetch[^;]*;[^;]*;', '', text)
+    # Loads that see what others do or bring a whole line, and the clock.
     text = re.sub(r'asm volatile\("ld\.(?:relaxed\.gpu|L2::128B)\.v4\.u32 [^;]*;"\s*:\s*"=r"\((\w+)\.x\)[^;]*"l"\((\w+)\)[^;]*;',
                   lambda m: f'{m[1]} = ::hotrow::emulated::LoadQuad({m[2]});' + '\n' * m[0].count('\n'), text)
     return re.sub(r'asm volatile\("mov.u64 %0, %%globaltimer;"\s*:\s*"=l"\((\w+)\)\);',

@@ -157,6 +157,7 @@ inline void CopyAsync16(void* shared, const void* global) {
 }
 inline void CopyAsync16ByL1(void* shared, const void* global) { CopyAsync16(shared, global); }
 inline void CopyAsync8(void* shared, const void* global) { emulated::BeginCopy(shared, global, 8); }
+inline void PrefetchToL2(const void*) {}
 inline void CommitCopies() { emulated::CommitCopies(); }
 template <int kLatest>
 void WaitForCopies() {
