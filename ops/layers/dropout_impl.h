@@ -50,6 +50,24 @@ HOTROW_HOST_DEVICE inline void ForDropoutGroup(const DropoutArgs& args, uint32_t
   }
 }
 
+// Bit i: whether element (row, column + i) is kept, of eight. All rows are whole: those beyond a
+// row's end are the next one's.
+HOTROW_HOST_DEVICE inline uint32_t DropoutKeepsOfEight(const DropoutArgs& args, uint32_t threshold,
+                                                       int64_t row, int64_t column) {
+  const int64_t first = (args.first_row + row) * args.columns + column;
+  const uint32_t step = args.device_step == nullptr ? args.step : *args.device_step;
+  uint32_t kept = 0;
+  for (int64_t group = first / 4; group * 4 < first + 8; ++group) {
+    const PhiloxBlock words = RandomBlock(args.seed, RandomPurpose::kDropout,
+                                          static_cast<uint64_t>(group), step, args.layer);
+    uint32_t four = 0;
+    for (int w = 0; w < 4; ++w) four |= (words.v[w] >= threshold ? 1u : 0u) << w;
+    const auto at = static_cast<int>(group * 4 - first);  // of bit 0 of four
+    kept |= at < 0 ? four >> -at : four << at;
+  }
+  return kept & 0xffu;
+}
+
 HOTROW_HOST_DEVICE inline void DropoutGroup(const DropoutArgs& args, uint32_t threshold,
                                             int64_t group) {
   const float kept_share = 1.0f - args.rate;

@@ -7,16 +7,15 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
-#include "ops/layers/dropout_impl.h"
 #include "ops/layers/mlp_impl.h"
 #include "ops/products/beside_work_impl.cuh"
 #include "ops/products/column_sums_impl.h"
 #include "ops/products/gemm_cuda_impl.h"
 #include "ops/products/gemm_probe_impl.h"
 
-// Each layer is a product that adds the bias and does ReLU, whose mask of bits the backward pass
-// reads. Hidden rows are padded with zeros, which products write and read. The gradient of the bias
-// is a separate sum: nothing says in which order cublasLt would add.
+// Each layer is a product that adds the bias and does ReLU and dropout, whose mask of bits the
+// backward pass reads. Hidden rows are padded with zeros, which products write and read. The
+// gradient of the bias is a separate sum: nothing says in which order cublasLt would add.
 namespace hotrow::internal {
 namespace {
 
@@ -122,10 +121,9 @@ absl::Status MlpCuda::Forward(const ExecContext& ctx, const DenseForward& args) 
       product.epilogue = GemmEpilogue::kRelu;
       product.mask = args.training ? layer.mask.data() : nullptr;
     }
+    const DropoutArgs dropout = MlpDropout(shape_, layer, args, {});
+    if (args.training && layer.dropout > 0) product.dropout = &dropout;
     HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
-    if (args.training && layer.dropout > 0) {
-      HOTROW_RETURN_IF_ERROR(DropoutCuda(ctx.stream, MlpDropout(shape_, layer, args, y)));
-    }
   }
   return absl::OkStatus();
 }
@@ -163,11 +161,9 @@ absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const DenseForward& 
     product.c_room = below.out_stride;
     product.epilogue = GemmEpilogue::kReluGrad;
     product.mask = below.mask.data();
+    const DropoutArgs dropout = MlpDropout(shape_, below, forward, {});
+    if (below.dropout > 0) product.dropout = &dropout;
     HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
-    // Cut by ReLU and then dropped, or the other way round: it is the same.
-    if (below.dropout > 0) {
-      HOTROW_RETURN_IF_ERROR(DropoutCuda(ctx.stream, MlpDropout(shape_, below, forward, dx)));
-    }
   }
   return absl::OkStatus();
 }

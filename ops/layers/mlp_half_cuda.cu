@@ -9,7 +9,6 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
-#include "ops/layers/dropout_impl.h"
 #include "ops/layers/mlp_impl.h"
 #include "ops/products/beside_work_impl.cuh"
 #include "ops/products/gemm_cuda_impl.h"
@@ -17,7 +16,8 @@
 #include "ops/products/half_pairs_impl.cuh"
 
 // Layers in bf16 or fp16 with sums in fp32, on matrices as half_pairs_impl.cuh has them. Products
-// add biases and do ReLU and its gradient, which go from one to the other as a mask of bits.
+// add biases and do ReLU, dropout and their gradient, which go from one to the other as a mask of
+// bits.
 namespace hotrow::internal {
 namespace {
 
@@ -35,22 +35,6 @@ __global__ void PackReluGradKernel(ConstMatrix dy, const uint32_t* mask, int64_t
     };
     gradient.row(r)[w] = gradient.Pack(at(2 * w), at(2 * w + 1));
   });
-}
-
-// The definition in ops/layers/dropout.h, on numbers of 16 bits: args.data and its stride are not
-// read. A thread a group.
-// Bytes: 4 a number
-__global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs data) {
-  const float kept_share = 1.0f - args.rate;
-  const int64_t end = DropoutEndGroup(args);
-  for (int64_t group = DropoutFirstGroup(args) + GridThread(); group < end;
-       group += GridThreads()) {
-    ForDropoutGroup(args, threshold, group, [=](int64_t row, int64_t column, bool kept) {
-      auto* const number = reinterpret_cast<uint16_t*>(data.row(row)) + column;
-      const float x = data.Unpack(*number).x;
-      *number = static_cast<uint16_t>(data.Pack(kept ? x / kept_share : 0.0f, 0.0f));
-    });
-  }
 }
 
 class MlpHalfCuda : public DenseEngine {
@@ -76,8 +60,6 @@ class MlpHalfCuda : public DenseEngine {
     DeviceBuffer<uint32_t> mask;       // of ReLU: ColumnMajorProduct::mask
   };
 
-  absl::Status Drop(CudaStream stream, const Layer& layer, const DenseForward& forward,
-                    const Pairs& data) const;
   absl::Status WeightGradient(CudaStream beside, Layer& layer, int64_t rows, float* gradients);
 
   Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) const {
@@ -120,15 +102,6 @@ absl::Status MlpHalfCuda::Init(CudaStream stream) {
   }
   HOTROW_ASSIGN_OR_RETURN(parameter_gradient_, DeviceBuffer<float>::Create(largest, stream));
   return absl::OkStatus();
-}
-
-absl::Status MlpHalfCuda::Drop(CudaStream stream, const Layer& layer, const DenseForward& forward,
-                               const Pairs& data) const {
-  const DropoutArgs dropout = MlpDropout(shape_, layer, forward, {});
-  const int64_t groups = DropoutEndGroup(dropout) - DropoutFirstGroup(dropout);
-  DropoutPairsKernel<<<GridBlocks(groups, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
-      dropout, DropoutThreshold(dropout.rate), data);
-  return LastLaunch(kName);
 }
 
 absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const DenseForward& args) {
@@ -178,9 +151,9 @@ absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const DenseForward& ar
     product.half_result = true;
     product.epilogue = GemmEpilogue::kRelu;
     product.mask = args.training ? layer.mask.data() : nullptr;
+    const DropoutArgs dropout = MlpDropout(shape_, layer, args, {});
+    if (args.training && layer.dropout > 0) product.dropout = &dropout;
     HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
-    if (!args.training || layer.dropout == 0) continue;
-    HOTROW_RETURN_IF_ERROR(Drop(ctx.stream, layer, args, PairsOf(next.inputs, next.in_stride)));
   }
   return absl::OkStatus();
 }
@@ -229,11 +202,9 @@ absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const DenseForwa
     product.half_result = true;
     product.epilogue = GemmEpilogue::kReluGrad;
     product.mask = below.mask.data();
+    const DropoutArgs dropout = MlpDropout(shape_, below, forward, {});
+    if (below.dropout > 0) product.dropout = &dropout;
     HOTROW_RETURN_IF_ERROR(gemm_->Run(ctx.stream, product));
-    // Cut by ReLU and then dropped, or the other way round: it is the same.
-    if (below.dropout == 0) continue;
-    HOTROW_RETURN_IF_ERROR(
-        Drop(ctx.stream, below, forward, PairsOf(below.gradients, below.grad_stride)));
   }
   return absl::OkStatus();
 }

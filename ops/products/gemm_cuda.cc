@@ -80,6 +80,7 @@ ColumnMajorProduct WithoutEpilogue(ColumnMajorProduct product) {
   product.epilogue = GemmEpilogue::kNone;
   product.bias = nullptr;
   product.mask = nullptr;
+  product.dropout = nullptr;
   return product;
 }
 
@@ -484,10 +485,11 @@ absl::Status GemmCuda::Impl::RunLines(CudaStream on, const ColumnMajorProduct& p
     const cublasStatus_t status = Launch(on, key, *plan, product, work);
     // The text is made for an error only: this runs a dozen times a step.
     if (status != CUBLAS_STATUS_SUCCESS) return CublasStatus(*lt, status, ShapeText(key));
-    if (product.mask == nullptr) return absl::OkStatus();
+    const bool drops = product.dropout != nullptr;
+    if (product.mask == nullptr && !drops) return absl::OkStatus();
     ColumnMajorProduct output = product;
     output.bias = nullptr;
-    return FinishProductCuda(on, output, numbers, /*mask_only=*/key.relu);
+    return FinishProductCuda(on, output, numbers, /*mask_only=*/key.relu && !drops);
   }
   const ColumnMajorProduct sums = WithoutEpilogue(product);
   const GemmKey sums_key = KeyOf(sums);

@@ -14,6 +14,10 @@
 #include "base/math.h"
 #include "ops/products/gemm_impl.h"
 
+namespace hotrow {
+struct DropoutArgs;
+}
+
 // Matrix products on a GPU by cublasLt, and the products of a linear map in its terms.
 namespace hotrow::internal {
 
@@ -57,6 +61,9 @@ struct ColumnMajorProduct {
   // [n, ReluMaskStride(m)], 16-byte aligned: kRelu writes it, unless it is null; kReluGrad reads
   // it.
   uint32_t* mask = nullptr;
+  // Null, or dropout behind kRelu, whose columns are C's rows; data and stride are not read. What
+  // it drops has no bit in the mask, so kReluGrad needs its rate alone.
+  const DropoutArgs* dropout = nullptr;
   // A line is what lies side by side: a column, of A and B a row where they are transposed. Where
   // memory belongs to lines beyond their end: numbers of a line that may be read, and are finite
   // where the factors' are, or written. Less than the line: none beyond it.

@@ -1,6 +1,7 @@
 #include "base/hash.h"
 #include "base/hopper.cuh"
 #include "ops/launch_impl.cuh"
+#include "ops/layers/dropout_impl.h"
 #include "ops/layers/mlp_impl.h"
 #include "ops/products/gemm_probe_impl.h"
 
@@ -35,6 +36,8 @@ struct FinishArgs {
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   const float* bias = nullptr;
   uint32_t* mask = nullptr;
+  DropoutArgs dropout = {};
+  uint32_t dropout_threshold = 0;
 };
 
 // Eight neighbours of a column, whose bits are a byte of the mask.
@@ -88,8 +91,9 @@ __device__ void StoreEight(const GemmMatrix& c, int64_t at, int count, bool whol
 }
 
 // A thread eight numbers of a column of C, which is a sample's row, and their byte of the mask.
-// `writes`: C changes. `vectors`: columns lie where 16 bytes can be loaded.
+// `writes`: C changes. `vectors`: columns lie where 16 bytes can be loaded. kDrops: as it says.
 // Bytes: of a number of e bytes 2 e and a bit; mask alone: e and a bit
+template <bool kDrops>
 __global__ void FinishKernel(FinishArgs args, bool writes, bool vectors) {
   constexpr int kInFlight = 2;
   const int64_t eights = CeilDiv(args.m, 8);
@@ -118,15 +122,24 @@ __global__ void FinishKernel(FinishArgs args, bool writes, bool vectors) {
       uint8_t* const byte =
           mask == nullptr ? nullptr : mask + columns[k] * mask_stride + rows[k] / 8;
       unsigned bits = args.epilogue == GemmEpilogue::kReluGrad ? *byte : 0;
+      unsigned kept = 0xff;
+      if (kDrops && args.epilogue == GemmEpilogue::kRelu) {
+        kept = DropoutKeepsOfEight(args.dropout, args.dropout_threshold, columns[k], rows[k]);
+      }
+      const float kept_share = kDrops ? 1.0f - args.dropout.rate : 1.0f;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& x = numbers[k].x[i];
         if (args.bias != nullptr && i < count) x += args.bias[rows[k] + i];
         if (args.epilogue == GemmEpilogue::kReluGrad) {
-          if ((bits >> i & 1) == 0) x = 0;
+          const bool passes = (bits >> i & 1) != 0;
+          if (kDrops) x = x / kept_share;
+          if (!passes) x = 0;
         } else if (args.epilogue == GemmEpilogue::kRelu) {
-          if (i < count && PassesRelu(x)) bits |= 1u << i;
+          const bool keeps = (kept >> i & 1) != 0;
+          if (i < count && keeps && PassesRelu(x)) bits |= 1u << i;
           x = Relu(x);
+          if (kDrops) x = keeps ? x / kept_share : 0.0f;
         }
       }
       if (args.epilogue == GemmEpilogue::kRelu && byte != nullptr) {
@@ -210,12 +223,17 @@ __global__ void CompareBitsKernel(int64_t m, int64_t n, GemmMatrix one, GemmMatr
 }
 
 FinishArgs ArgsOf(const ColumnMajorProduct& product, const GemmMatrix& c) {
-  return {.c = c,
-          .m = product.m,
-          .n = product.n,
-          .epilogue = product.epilogue,
-          .bias = product.bias,
-          .mask = product.mask};
+  FinishArgs args = {.c = c,
+                     .m = product.m,
+                     .n = product.n,
+                     .epilogue = product.epilogue,
+                     .bias = product.bias,
+                     .mask = product.mask};
+  if (product.dropout != nullptr) {
+    args.dropout = *product.dropout;
+    args.dropout_threshold = DropoutThreshold(args.dropout.rate);
+  }
+  return args;
 }
 
 unsigned Blocks(int64_t threads) { return GridBlocks(threads, kThreadsPerBlock); }
@@ -226,7 +244,8 @@ absl::Status FinishProductCuda(CudaStream stream, const ColumnMajorProduct& prod
                                GemmNumbers numbers, bool mask_only) {
   const int64_t bytes = numbers == GemmNumbers::kFloat ? 4 : 2;
   const bool vectors = AddressAlignment(product.c) == 16 && product.ldc * bytes % 16 == 0;
-  FinishKernel<<<Blocks(product.n * CeilDiv(product.m, 8)), kThreadsPerBlock, 0, stream>>>(
+  const auto kernel = product.dropout == nullptr ? &FinishKernel<false> : &FinishKernel<true>;
+  kernel<<<Blocks(product.n * CeilDiv(product.m, 8)), kThreadsPerBlock, 0, stream>>>(
       ArgsOf(product, {.data = product.c, .ld = product.ldc, .numbers = numbers}), !mask_only,
       vectors);
   return LastLaunch("FinishProduct");

@@ -21,8 +21,8 @@ struct GemmMatrix {
   GemmNumbers numbers = GemmNumbers::kFloat;
 };
 
-// Does to C = op(A) op(B) what `product` says of bias, ReLU and mask. mask_only: C is ReLU's output
-// and stays as it is.
+// Does to C = op(A) op(B) what `product` says of bias, ReLU, mask and dropout. mask_only: C is
+// ReLU's output and stays as it is.
 absl::Status FinishProductCuda(CudaStream stream, const ColumnMajorProduct& product,
                                GemmNumbers numbers, bool mask_only = false);
 

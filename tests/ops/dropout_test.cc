@@ -52,6 +52,24 @@ TEST(DropoutTest, MatchesTheDocumentedMaskOnAnyShapeAndLeavesGapsAlone) {
   }
 }
 
+TEST(DropoutTest, EightElementsAreKeptAsOneByOne) {
+  for (const int64_t columns : {8, 13, 18, 64}) {
+    const DropoutArgs args = {
+        .columns = columns, .rate = 0.4f, .seed = 9, .step = 3, .layer = 2, .first_row = 5};
+    for (int64_t row = 0; row < 9; ++row) {
+      for (int64_t column = 0; column < columns; column += 8) {
+        const uint32_t kept =
+            internal::DropoutKeepsOfEight(args, internal::DropoutThreshold(args.rate), row, column);
+        for (int i = 0; i < 8; ++i) {
+          EXPECT_EQ((kept >> i & 1) != 0, Kept(args, (5 + row) * columns + column + i))
+              << columns << " columns, " << row << ", " << column << " + " << i;
+        }
+        EXPECT_EQ(kept >> 8, 0u);
+      }
+    }
+  }
+}
+
 TEST(DropoutTest, KeepsTheRightShareAndTheMean) {
   for (const float rate : {0.1f, 0.5f, 0.9f}) {
     constexpr int64_t kRows = 1000;
