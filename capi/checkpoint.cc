@@ -12,6 +12,7 @@
 #include "capi/handles_impl.h"
 #include "capi/tables_impl.h"
 #include "capi/views_impl.h"
+#include "comm/run_together.h"
 #include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/training_state.h"
@@ -40,18 +41,26 @@ absl::StatusOr<SavedModel::BlobBytes> TakeBlobs(const hotrow_blob* blobs, int64_
   return out;
 }
 
-// A call of the writer of a collection's checkpoints.
+absl::StatusOr<CheckpointWriter*> WriterOf(const Turn& turn) {
+  HOTROW_RETURN_IF_ERROR(turn.status());
+  if (turn->writer != nullptr) return turn->writer.get();
+  return absl::FailedPreconditionError(
+      "the collection was created without a checkpoint_dir, where checkpoints go");
+}
+
+// A call of the writer of a collection's checkpoints, which all ranks make. What the writer returns
+// it returns to all, and they may go on; what is thrown is this rank's alone.
 template <typename Body>
 hotrow_status CallWriter(const hotrow_collection* collection, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(Usable(collection, "collection"));
     const Turn turn(collection->tables);
-    HOTROW_RETURN_IF_ERROR(turn.status());
-    if (turn->writer == nullptr) {
-      return absl::FailedPreconditionError(
-          "the collection was created without a checkpoint_dir, where checkpoints go");
-    }
-    return body(*turn.operator->(), *turn->writer);
+    Communicator* const family = FamilyOf(turn->communicator);
+    return EndJobIfThrown(family, [&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(EndJobUnlessOk(family, turn.status()));
+      HOTROW_ASSIGN_OR_RETURN(CheckpointWriter* const writer, WriterOf(turn));
+      return body(*turn.operator->(), *writer);
+    });
   });
 }
 
@@ -119,7 +128,7 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
 
 hotrow_status hotrow_checkpoint_poll(hotrow_collection* collection, int32_t* committed) {
   return CallWriter(collection, [&](Tables& tables, CheckpointWriter& writer) -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(committed, "committed"));
+    HOTROW_RETURN_IF_ERROR(tables.collection->EndJobUnlessOk(NotNull(committed, "committed")));
     HOTROW_ASSIGN_OR_RETURN(const bool is, writer.Poll());
     if (is) tables.begun = {};
     *committed = is ? 1 : 0;
@@ -142,8 +151,11 @@ hotrow_status hotrow_checkpoint_wait(hotrow_collection* collection) {
 
 hotrow_status hotrow_checkpoint_newest(hotrow_collection* collection, char* text, uint64_t size,
                                        uint64_t* needed) {
-  return CallWriter(collection, [&](Tables&, CheckpointWriter& writer) {
-    return GiveText(writer.newest_dir(), text, size, needed);
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(Usable(collection, "collection"));
+    const Turn turn(collection->tables);
+    HOTROW_ASSIGN_OR_RETURN(const CheckpointWriter* const writer, WriterOf(turn));
+    return GiveText(writer->newest_dir(), text, size, needed);
   });
 }
 

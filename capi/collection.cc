@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "capi/options_impl.h"
 #include "capi/tables_impl.h"
 #include "capi/views_impl.h"
+#include "comm/run_together.h"
 #include "embedding/stats.h"
 
 namespace hotrow::capi {
@@ -57,8 +59,7 @@ absl::Status Turn::status() const {
 
 bool MadeRoom(Tables& tables, const absl::Status& wanted) {
   if (!IsOutOfRoom(wanted)) return false;
-  const bool alone = tables.communicator == nullptr || tables.communicator->world_size() == 1;
-  if (!alone || tables.writer == nullptr) return false;
+  if (FamilyOf(tables.communicator) != nullptr || tables.writer == nullptr) return false;
   const bool was_busy = tables.writer->busy();  // then its commit lets older ones go
   if (!tables.writer->Wait().ok()) return false;
   const absl::StatusOr<bool> removed = tables.writer->KeepNewestOnly();
@@ -81,10 +82,15 @@ hotrow_status CallTables(const hotrow_collection* collection, const Body& body) 
 // One that all ranks make together. After an error it can be made again.
 template <typename Body>
 hotrow_status CallTogether(const hotrow_collection* collection, const Body& body) noexcept {
-  return CallTables(collection, [&](Tables& tables) {
-    absl::Status status = body(tables);
-    if (MadeRoom(tables, status)) status = body(tables);
-    return tables.collection->EndJobUnlessOk(std::move(status));
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(Usable(collection, "collection"));
+    const Turn turn(collection->tables);
+    return OrEndJob(FamilyOf(turn->communicator), [&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(turn.status());
+      Tables& tables = *turn.operator->();
+      const absl::Status status = body(tables);
+      return MadeRoom(tables, status) ? body(tables) : status;
+    });
   });
 }
 
@@ -94,8 +100,10 @@ hotrow_status CallStep(const hotrow_step* step, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(Usable(step, "step"));
     const Turn turn(step->tables);
-    HOTROW_RETURN_IF_ERROR(turn.status());
-    return turn->collection->EndJobUnlessOk(body(*turn.operator->(), *step->step));
+    return OrEndJob(FamilyOf(turn->communicator), [&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(turn.status());
+      return body(*turn.operator->(), *step->step);
+    });
   });
 }
 
@@ -122,12 +130,11 @@ absl::Status InOrder(Tables& tables, const Body& body) {
   return status.ok() ? ordered : status;
 }
 
-// Tells those who are to share the tables why this rank has none.
-void EndJob(const hotrow_collection_options& options, const absl::Status& status) {
-  if (!TakeStruct(&options, options, "options").ok()) return;  // the struct is none of ours
+// Those who are to share the tables; null: nobody.
+Communicator* SharersOf(const hotrow_collection_options& options) {
+  if (!TakeStruct(&options, options, "options").ok()) return nullptr;  // the struct is none of ours
   const hotrow_communicator* const ranks = options.communicator;
-  if (ranks == nullptr || ranks->forked() || ranks->channel->world_size() == 1) return;
-  ranks->channel->Abort(std::string(status.message()));
+  return ranks == nullptr || ranks->forked() ? nullptr : FamilyOf(ranks->channel);
 }
 
 absl::StatusOr<const TableConfig*> FindTable(const Tables& tables, const char* name) {
@@ -258,13 +265,13 @@ hotrow_status hotrow_collection_create(hotrow_context* context,
                                        const hotrow_collection_options* options,
                                        hotrow_collection** collection) {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
     HOTROW_RETURN_IF_ERROR(NotNull(options, "options"));
-    absl::StatusOr<std::shared_ptr<Tables>> tables = MakeTables(context, *options);
-    if (!tables.ok()) EndJob(*options, tables.status());
-    HOTROW_RETURN_IF_ERROR(tables.status());
-    *collection = new hotrow_collection{{}, *std::move(tables)};
-    return absl::OkStatus();
+    return OrEndJob(SharersOf(*options), [&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
+      HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<Tables> tables, MakeTables(context, *options));
+      *collection = new hotrow_collection{{}, std::move(tables)};
+      return absl::OkStatus();
+    });
   });
 }
 
@@ -350,7 +357,9 @@ hotrow_status hotrow_prefetch_in_place(hotrow_collection* collection, const hotr
     });
     return absl::OkStatus();
   });
-  return made == HOTROW_OK ? Prefetch(collection, batch, std::move(owner), step) : made;
+  if (made == HOTROW_OK) return Prefetch(collection, batch, std::move(owner), step);
+  // The others wait in it.
+  return CallTogether(collection, [](Tables&) -> absl::Status { throw std::bad_alloc(); });
 }
 
 hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
@@ -503,9 +512,14 @@ hotrow_status hotrow_settle(hotrow_collection* collection) {
 hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t size,
                             uint64_t* needed) {
   return CallTables(collection, [&](Tables& tables) -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(CheckRoom(DigestTextBytesMax(tables), text, size, needed));
-    HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.collection->Digest());
-    return GiveText(DigestText(digest), text, size, needed);
+    const absl::Status room = CheckRoom(DigestTextBytesMax(tables), text, size, needed);
+    // Who asks how much room it takes is not in the call of all ranks yet.
+    if (absl::IsOutOfRange(room)) return room;
+    return OrEndJob(FamilyOf(tables.communicator), [&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(room);
+      HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.collection->Digest());
+      return GiveText(DigestText(digest), text, size, needed);
+    });
   });
 }
 

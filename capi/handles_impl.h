@@ -86,6 +86,11 @@ struct Tables : Handle {
   bool end_asked = false;
 };
 
+// The ranks that wait in a collective call for this one; null: it is alone.
+inline Communicator* FamilyOf(const std::shared_ptr<Communicator>& communicator) {
+  return communicator == nullptr || communicator->world_size() == 1 ? nullptr : communicator.get();
+}
+
 // Whether checkpoints other than the newest were removed, since what they hold of the disk is
 // wanted for what this error refuses. With several ranks nobody can go back to before a call.
 bool MadeRoom(Tables& tables, const absl::Status& wanted);

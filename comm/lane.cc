@@ -1,11 +1,11 @@
 #include "comm/lane.h"
 
-#include <new>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/thread.h"
+#include "comm/run_together.h"
 
 namespace hotrow {
 
@@ -69,9 +69,8 @@ void CommLane::Run() {
       lock.unlock();
       try {
         status = work(*channel_);
-      } catch (const std::bad_alloc&) {  // the others wait for what it would have sent
-        status = absl::ResourceExhaustedError("out of memory");
-        channel_->Abort("out of memory");
+      } catch (...) {  // the others wait for what it would have sent
+        status = EndJobUnlessOk(channel_.get(), StatusOfException());
       }
       work = nullptr;  // what it holds goes before Wait returns
       lock.lock();

@@ -107,10 +107,8 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
   absl::Status own;
   try {
     own = work();
-  } catch (const std::bad_alloc&) {
-    own = absl::ResourceExhaustedError("out of memory");
-  } catch (const std::exception& error) {
-    own = absl::InternalError(error.what());
+  } catch (...) {
+    own = StatusOfException();
   }
   {
     const std::lock_guard<std::mutex> lock(progress.mutex);
@@ -119,6 +117,30 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
   progress.changed.notify_all();
   answering->join();
   return verdict;
+}
+
+absl::Status StatusOfException() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  } catch (...) {
+    return absl::InternalError("an exception of an unknown type");
+  }
+}
+
+absl::Status EndJobUnlessOk(Communicator* family, absl::Status status) {
+  if (family != nullptr && !status.ok()) family->Abort(std::string(status.message()));
+  return status;
+}
+
+void EndJobForException(Communicator* family) noexcept {
+  try {
+    EndJobUnlessOk(family, StatusOfException()).IgnoreError();
+  } catch (...) {  // no memory for the words either: the others hear of it by their timeout
+  }
 }
 
 absl::StatusOr<std::vector<std::string>> AllGatherTexts(Communicator& channel,

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -10,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
 
-// Ranks do local work of any length and agree on its result. All calls are collective; unless said
-// otherwise, their errors are those of the channel.
+// Ranks do local work of any length and agree on its result, or end the job for want of one. Calls
+// are collective and their errors those of the channel, unless said otherwise.
 namespace hotrow {
 
 // The state of work that all ranks do.
@@ -40,6 +41,45 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
 // One text from each rank, by rank, cut off after 4096 bytes.
 absl::StatusOr<std::vector<std::string>> AllGatherTexts(Communicator& channel,
                                                         std::string_view mine);
+
+// --- What this rank alone refuses. None of these calls is collective.
+
+// The exception that is being handled, as an error: std::bad_alloc ResourceExhausted, others
+// Internal.
+absl::Status StatusOfException();
+
+// With several ranks an error of one ends the job on all of them (Communicator::Abort), since they
+// can no longer agree. Returns `status`. family: null with one rank.
+absl::Status EndJobUnlessOk(Communicator* family, absl::Status status);
+
+// The same with the exception that is being handled.
+void EndJobForException(Communicator* family) noexcept;
+
+// Makes a call in which the other ranks wait for this one: what it throws ends the job, and goes
+// on.
+template <typename Call>
+auto EndJobIfThrown(Communicator* family, const Call& call) {
+  try {
+    return call();
+  } catch (...) {
+    EndJobForException(family);
+    throw;
+  }
+}
+
+// The same for a call that returns a Status or a StatusOr, an error of which ends the job, too.
+template <typename Call>
+auto OrEndJob(Communicator* family, const Call& call) {
+  return EndJobIfThrown(family, [&] {
+    auto out = call();
+    if constexpr (std::is_same_v<decltype(out), absl::Status>) {
+      EndJobUnlessOk(family, out).IgnoreError();
+    } else {
+      EndJobUnlessOk(family, out.status()).IgnoreError();
+    }
+    return out;
+  });
+}
 
 }  // namespace hotrow
 

@@ -120,19 +120,19 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection::Impl>> EmbeddingCollection::
                                                   impl->shuffle.get(), impl->device_keys.get(),
                                                   std::move(id_lane));
   // Here, before the lanes of `impl` leave the job and that is what others hear.
-  HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->prefetcher->status()));
+  HOTROW_RETURN_IF_ERROR(hotrow::EndJobUnlessOk(impl->family(), impl->prefetcher->status()));
   return impl;
 }
 
 absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
-  auto made = Impl::Create(options, ctx);
   Communicator* const ranks = options.ranks.communicator;
-  internal::EndJobUnlessOk(ranks != nullptr && ranks->world_size() > 1 ? ranks : nullptr,
-                           made.status())
-      .IgnoreError();
-  HOTROW_RETURN_IF_ERROR(made.status());
-  return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(*std::move(made)));
+  const bool alone = ranks == nullptr || ranks->world_size() == 1;
+  return OrEndJob(
+      alone ? nullptr : ranks, [&]() -> absl::StatusOr<std::unique_ptr<EmbeddingCollection>> {
+        HOTROW_ASSIGN_OR_RETURN(auto made, Impl::Create(options, ctx));
+        return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(made)));
+      });
 }
 
 // --- The end

@@ -34,7 +34,7 @@ const std::vector<std::string>& EmbeddingCollection::feature_names() const {
 int64_t EmbeddingCollection::pooled_dim() const { return impl_->plan.pooled_dim; }
 int64_t EmbeddingCollection::steps() const { return impl_->steps; }
 absl::Status EmbeddingCollection::EndJobUnlessOk(absl::Status status) {
-  return impl_->EndJobUnlessOk(std::move(status));
+  return hotrow::EndJobUnlessOk(impl_->family(), std::move(status));
 }
 
 absl::StatusOr<ColumnRange> EmbeddingCollection::ColumnsOf(std::string_view feature) const {

@@ -54,11 +54,11 @@ namespace hotrow {
 //          keys are looked up where they are kept: ids travel with Prefetch, rows with Lookup,
 //          gradients, summed for each row, with Update. A row's gradients are added in the order of
 //          ranks; so for a fixed number of ranks a run repeats bit for bit. An error on any rank
-//          fails all ranks at once and names that rank. It is final, a refused argument and
-//          ResourceExhausted included: no rank may try again what another has not. On GPUs,
-//          one for each rank, NCCL carries what belongs to steps. A rank that dies may then be
-//          found out only behind what is enqueued: outputs and rows are not good any more, and the
-//          next collective call says so.
+//          fails all ranks at once and names that rank. It is final, a refused argument, an
+//          exception and ResourceExhausted included: no rank may try again what another has not.
+//          On GPUs, one for each rank, NCCL carries what belongs to steps. A rank that dies may
+//          then be found out only behind what is enqueued: outputs and rows are not good any more,
+//          and the next collective call says so.
 // Threads: one call at a time, calls of steps and the destruction of a step included. Of
 //          snapshots() some may run beside other calls. Inside, work spreads over ctx.pool, with
 //          the same bits for any pool size.

@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -20,6 +19,7 @@
 #include "base/exec_context.h"
 #include "base/thread_pool.h"
 #include "comm/lane.h"
+#include "comm/run_together.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/evaluation_impl.h"
@@ -98,21 +98,13 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   // --- Several ranks
 
-  absl::Status EndJobUnlessOk(absl::Status status) {
-    return internal::EndJobUnlessOk(shuffle == nullptr ? nullptr : options.ranks.communicator,
-                                    std::move(status));
-  }
-  // A call that all ranks make. What this rank alone refuses ends it on all: the others wait in it.
+  // null: alone.
+  Communicator* family() const { return shuffle == nullptr ? nullptr : options.ranks.communicator; }
+  // A call that all ranks make. What this rank alone refuses or throws ends it on all: the others
+  // wait in it.
   template <typename Call>
   auto Together(const Call& call) {
-    auto out = call();
-    EndJobUnlessOk(StatusOf(out)).IgnoreError();
-    return out;
-  }
-  static const absl::Status& StatusOf(const absl::Status& status) { return status; }
-  template <typename T>
-  static const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
-    return result.status();
+    return OrEndJob(family(), call);
   }
   // RowShuffle::RunTogether, whose thread begins without a device.
   absl::Status RunTogether(absl::FunctionRef<absl::Status()> work);

@@ -1,9 +1,11 @@
+#include <new>
 #include <utility>
 
 #include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "comm/run_together.h"
 #include "embedding/prefetcher_impl.h"
 
 namespace hotrow::internal {
@@ -50,7 +52,7 @@ StepPipeline::Stages Prefetcher::Stages(const ExecContext& ctx, bool threaded) {
       },
       .second = [this, its](StepPipeline::Job* job) -> absl::Status {
         HOTROW_RETURN_IF_ERROR(UseDevice(its));
-        return Fill(StepOf(job));
+        return WithRows([&] { return Fill(StepOf(job)); });
       },
       .undo = [this](StepPipeline::Job* job) { tiers_->GiveUp(&StepOf(job)->tiers); },
   };
@@ -64,6 +66,15 @@ void Prefetcher::Start(PrefetchedStep* step) {
     });
   }
   pipeline_.Submit(step);
+}
+
+absl::Status Prefetcher::WithRows(absl::FunctionRef<absl::Status()> work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    tiers_->Break();
+    return absl::ResourceExhaustedError("Prefetch: no memory for the rows of the batch");
+  }
 }
 
 absl::Status Prefetcher::FindAndExchangeKeys(PrefetchedStep* step, Communicator& channel) {
@@ -102,13 +113,17 @@ absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) 
 
 absl::Status Prefetcher::Place(PrefetchedStep* step) {
   const absl::Status status = [&]() -> absl::Status {
-    if (shuffle_ == nullptr) {
-      HOTROW_RETURN_IF_ERROR(FindKeys(step, &unique_));
-      if (step->batch.staged) HOTROW_RETURN_IF_ERROR(step->batch.ServeOnDevice());
-    } else {
-      HOTROW_RETURN_IF_ERROR(id_lane_->Wait(step->id_ticket));
+    try {
+      if (shuffle_ == nullptr) {
+        HOTROW_RETURN_IF_ERROR(FindKeys(step, &unique_));
+        if (step->batch.staged) HOTROW_RETURN_IF_ERROR(step->batch.ServeOnDevice());
+      } else {
+        HOTROW_RETURN_IF_ERROR(id_lane_->Wait(step->id_ticket));
+      }
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError("Prefetch: no memory for the keys of the batch");
     }
-    return PlaceRows(step);
+    return WithRows([&] { return PlaceRows(step); });
   }();
   if (!status.ok()) {
     tiers_->GiveUp(&step->tiers);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "comm/communicator.h"
@@ -68,6 +69,9 @@ class Prefetcher {
   absl::Status Place(PrefetchedStep* step);
   absl::Status PlaceRows(PrefetchedStep* step);
   absl::Status Fill(PrefetchedStep* step);
+  // Runs a part of those that changes tiers. Without memory it ends anywhere, and the tiers with
+  // it. A stage that threw would end the process, or leave who withdraws its step waiting.
+  absl::Status WithRows(absl::FunctionRef<absl::Status()> work);
   StepPipeline::Stages Stages(const ExecContext& ctx, bool threaded);
 
   const Plan& plan_;

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
@@ -230,11 +228,6 @@ void StepBatch::AddTo(EmbeddingStats* stats) const {
                                   device_shuffled.served.device_bytes();
   // In training the batch travels from where it lies; the evaluation's goes by way of `arrays`.
   if (device_keys.host_bytes() > 0) stats->transfer_host_bytes += input.bytes();
-}
-
-absl::Status EndJobUnlessOk(Communicator* family, absl::Status status) {
-  if (family != nullptr && !status.ok()) family->Abort(std::string(status.message()));
-  return status;
 }
 
 }  // namespace hotrow::internal

@@ -14,7 +14,6 @@
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
 #include "base/thread_pool.h"
-#include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/device_keys_impl.h"
 #include "embedding/embedding_collection.h"
@@ -180,10 +179,6 @@ struct PrefetchedStep : StepPipeline::Job {
   // Several ranks: the Prefetcher's work that fills batch.shuffled.
   int64_t id_ticket = -1;
 };
-
-// With several ranks an error of one ends the job on all of them, since they can no longer agree.
-// Returns `status`. family: null with one rank.
-absl::Status EndJobUnlessOk(Communicator* family, absl::Status status);
 
 }  // namespace hotrow::internal
 

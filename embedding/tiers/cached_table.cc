@@ -196,10 +196,10 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
                                                        std::span<const RowKey> keys,
                                                        std::span<const int32_t> counts,
                                                        StepRows* step) {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
   HOTROW_CHECK(!step->resident);
   HOTROW_CHECK(keys.size() == counts.size());
   HOTROW_CHECK(step->miss_keys.empty());
-  HOTROW_RETURN_IF_ERROR(cache_->Broken());
   Placing placing = {.order = outflow_->Lock()};
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx));
   HOTROW_RETURN_IF_ERROR(TakeKeys(ctx, keys, counts, &placing, step));
@@ -246,6 +246,13 @@ void CachedTable::FinishPlacing(const ExecContext& ctx) {
   if (index_ != nullptr) cache_->Note(index_->EnqueueStats());
 }
 
+void CachedTable::Break() {
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  cache_->Note(
+      absl::ResourceExhaustedError("row cache: there was no memory while rows were placed, so it "
+                                   "may lack some; go on from the last checkpoint"));
+}
+
 void CachedTable::GiveUp(StepRows* step) {
   // Nobody else's rows are on their way: two steps are not filled at once.
   const absl::Status arrived = step->sent > step->filled || step->probe.known_sent()
@@ -254,43 +261,47 @@ void CachedTable::GiveUp(StepRows* step) {
   {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     cache_->Note(arrived);
-    abandoned_slots_.clear();
-    if (const std::span<const int64_t> known = step->probe.known_slots(); !known.empty()) {
-      abandoned_slots_.resize(known.size());
-      cache_->Note(cache_->stream().Copy(abandoned_slots_.data(), known.data(),
-                                         static_cast<int64_t>(known.size_bytes())));
-      cache_->Note(cache_->stream().Wait());
-      std::erase_if(abandoned_slots_, [](int64_t slot) { return slot < 0; });
-    }
-    for (size_t i = step->filled; i < step->miss_positions.size(); ++i) {
-      const int64_t position = step->miss_positions[i];
-      abandoned_slots_.push_back(step->slots[position]);
-      step->slots[position] = -1;
-    }
-    RowCache* const rows = cache_->get();
-    cache_->Note(cache_->WithSlots(abandoned_slots_,
-                                   [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
-                                     return rows->Abandon(ctx, slots);
-                                   }));
-    std::erase(step->slots, -1);
-    cache_->Note(cache_->WithSlots(step->slots,
-                                   [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
-                                     return rows->Unpin(ctx, slots, /*dirty=*/false);
-                                   }));
-    cache_->Note(cache_->stream().Run(
-        ExecContext(), [rows, hits = step->probe.hit_slots()](const ExecContext& ctx) {
-          return rows->Unpin(ctx, hits, /*dirty=*/false);
-        }));
+    if (cache_->broken().ok()) Unplace(step);  // else its marks may be anything
     step->probe.Clear();
-    // Placing it may have evicted rows.
-    cache_->Note(cache_->stream().Run(
-        ExecContext(), [rows](const ExecContext& ctx) { return rows->EnqueueStats(ctx); }));
   }
   step->keys = {};
   step->counts = {};
   step->slots.clear();
   step->ForgetMisses();
   step->resident = false;
+}
+
+void CachedTable::Unplace(StepRows* step) {
+  abandoned_slots_.clear();
+  if (const std::span<const int64_t> known = step->probe.known_slots(); !known.empty()) {
+    abandoned_slots_.resize(known.size());
+    cache_->Note(cache_->stream().Copy(abandoned_slots_.data(), known.data(),
+                                       static_cast<int64_t>(known.size_bytes())));
+    cache_->Note(cache_->stream().Wait());
+    std::erase_if(abandoned_slots_, [](int64_t slot) { return slot < 0; });
+  }
+  for (size_t i = step->filled; i < step->miss_positions.size(); ++i) {
+    const int64_t position = step->miss_positions[i];
+    abandoned_slots_.push_back(step->slots[position]);
+    step->slots[position] = -1;
+  }
+  RowCache* const rows = cache_->get();
+  cache_->Note(cache_->WithSlots(abandoned_slots_,
+                                 [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
+                                   return rows->Abandon(ctx, slots);
+                                 }));
+  std::erase(step->slots, -1);
+  cache_->Note(cache_->WithSlots(step->slots,
+                                 [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
+                                   return rows->Unpin(ctx, slots, /*dirty=*/false);
+                                 }));
+  cache_->Note(cache_->stream().Run(ExecContext(),
+                                    [rows, hits = step->probe.hit_slots()](const ExecContext& ctx) {
+                                      return rows->Unpin(ctx, hits, /*dirty=*/false);
+                                    }));
+  // Placing it may have evicted rows.
+  cache_->Note(cache_->stream().Run(
+      ExecContext(), [rows](const ExecContext& ctx) { return rows->EnqueueStats(ctx); }));
 }
 
 // --- A resident step

@@ -67,6 +67,7 @@ class CachedTable : public TieredTable {
   }
   void FinishPlacing(const ExecContext& ctx) override;
   void GiveUp(StepRows* step) override;
+  void Break() override;
 
   absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override;
   // A row of the cache is updated where it is read.
@@ -166,6 +167,8 @@ class CachedTable : public TieredTable {
   absl::StatusOr<int64_t> SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
                                     int64_t* cursor, RowOutflow::Chunk* chunk);
   absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
+  // With the cache's mutex: takes back the ways and pins of a step that is given up.
+  void Unplace(StepRows* step);
 
   ThreadPool* const pool_;                // of Flush
   std::vector<int64_t> abandoned_slots_;  // what GiveUp leaves

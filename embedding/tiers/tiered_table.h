@@ -172,7 +172,8 @@ struct TieredTableStats {
 //           are idle, all but Read also while no snapshot is being written. Stats waits for nobody.
 // Errors:   those of the store. Evicted rows that the store refuses wait in staging; every later
 //           call first tries them again, and fails as long as the store does. Nothing is lost.
-//           Errors of a GPU are sticky; the next call that returns a status reports them.
+//           Errors of a GPU are sticky, and so is Break; the next call that returns a status
+//           reports them.
 class TieredTable {
  public:
   // Takes rows in host memory, valid until it returns.
@@ -225,6 +226,9 @@ class TieredTable {
   // Undoes Place; filled rows stay in the cache, unpinned. Steps that were placed while this one
   // was not filled must be given up before.
   virtual void GiveUp(StepRows* step) = 0;
+  // One of these has ended by an exception, so a cache may have rows without their bytes: later
+  // calls that return a status fail with ResourceExhausted. Without a cache only the step is lost.
+  virtual void Break() {}
 
   // --- A resident step
 

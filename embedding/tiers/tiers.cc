@@ -231,6 +231,10 @@ void Tiers::GiveUp(TierStep* step) {
   CountOut(step, /*updated=*/false);
 }
 
+void Tiers::Break() {
+  for (const Width& width : widths_) width.table->Break();
+}
+
 // --- A resident step
 
 absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::span<std::byte*> rows) {

@@ -78,6 +78,8 @@ class Tiers final : public SnapshotRows {
   // Fetch, once all keys are placed.
   absl::Status MakeResident(const ExecContext& ctx, TierStep* step);
   void GiveUp(TierStep* step);
+  // TieredTable::Break of all.
+  void Break();
 
   // --- A resident step
 

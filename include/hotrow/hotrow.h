@@ -230,8 +230,8 @@ typedef struct hotrow_collection_options {
   int64_t prefetch_depth;            // steps prefetched beyond the current one, 0 to 32
   int64_t evaluation_staging_bytes;  // 64 MiB
 
-  // Several ranks share the tables: collection calls are collective where a comment says so. A rank
-  // on which such a call fails, also by a wrong argument, ends it on all ranks for good.
+  // Several ranks share the tables: collection calls are collective where a comment says so. What
+  // one rank refuses, a wrong argument too, ends the job on all. A NULL handle they cannot hear of.
   hotrow_communicator* communicator;  // NULL: one rank
   const char* exchange_forward;       // "fp32" (default), "fp16", "bf16", "int8"
   const char* exchange_backward;

@@ -437,6 +437,7 @@ class EmbeddingCollection(_abi.Owner):
         state = self._shown if self._is_open else "closed"
         return f"<hotrow.EmbeddingCollection of {tables}; {state}>"
 
+    @together
     def digest(self) -> Dict[str, Any]:
         """Rows and hashes of all tables: {"hash": ..., "tables": [...]}. Reads every row.
 
@@ -633,6 +634,7 @@ class EmbeddingCollection(_abi.Owner):
         """Writes changed rows down to the store."""
         _abi.flush(self._handle)
 
+    @together
     def settle(self) -> None:
         """With weight_decay_mode="table": brings every row to where it stands after the last step,
         so that the next checkpoint can be exported or start other tables. Changes no bit of what
@@ -657,7 +659,7 @@ class EmbeddingCollection(_abi.Owner):
         """
         state = {} if state is None else state
         blobs, kept = self._blobs(state)
-        _abi.checkpoint_begin(self._handle, blobs, len(state))
+        _abi.checkpoint_begin(self._open_handle(), blobs, len(state))
         del kept
         if wait:
             self.wait_checkpoint()
@@ -676,15 +678,21 @@ class EmbeddingCollection(_abi.Owner):
             kept.append((view, part))
         return blobs, kept
 
+    @together
+    def _open_handle(self) -> int:
+        """For calls of checkpoints: what the library returns then, it returns to all ranks, which
+        go on."""
+        return self._handle
+
     def poll_checkpoint(self) -> bool:
         """Whether the checkpoint that is being written has just been committed. Does not wait."""
         out = c_int32()
-        _abi.checkpoint_poll(self._handle, byref(out))
+        _abi.checkpoint_poll(self._open_handle(), byref(out))
         return bool(out.value)
 
     def wait_checkpoint(self) -> None:
         """Waits until the checkpoint that is being written is committed, if there is one."""
-        _abi.checkpoint_wait(self._handle)
+        _abi.checkpoint_wait(self._open_handle())
 
     @property
     def newest_checkpoint(self) -> Optional[str]:

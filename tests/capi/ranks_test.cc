@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hotrow/hotrow.h"
+#include "tests/support/test_util.h"
 
 namespace hotrow::test {
 namespace {
@@ -25,6 +27,7 @@ struct Channel {
   std::unique_ptr<Communicator> own;
   // Exchanges of all channels until they fail; null: they never do.
   std::shared_ptr<std::atomic<int>> calls_left;
+  bool throws = false;  // Duplicate does
 };
 
 hotrow_status Told(const absl::Status& status, char* text, uint64_t text_size) {
@@ -73,6 +76,7 @@ hotrow_status Exchange(void* user, const char*, const void* const* send, const i
 }
 
 hotrow_status Duplicate(void* user, void** made, char* text, uint64_t text_size) {
+  if (static_cast<Channel*>(user)->throws) throw std::bad_alloc();
   absl::StatusOr<std::unique_ptr<Communicator>> other =
       static_cast<Channel*>(user)->own->Duplicate();
   if (!other.ok()) return Told(other.status(), text, text_size);
@@ -89,17 +93,32 @@ hotrow_status Status(void* user, char* text, uint64_t text_size) {
 }
 
 // What rank 1 alone does wrong, in the second step.
-enum class Wrong { kNothing, kOptions, kBatch, kOutput, kGradient, kTable, kOwnError };
+enum class Wrong {
+  kNothing,
+  kOptions,
+  kNoPlace,   // for the handle
+  kNoMemory,  // a callback throws
+  kBatch,
+  kOutput,
+  kGradient,
+  kTable,
+  kNoText,    // for the digest
+  kNoAnswer,  // to hotrow_checkpoint_poll
+  kOwnError
+};
 
-// What one rank does. Returns the digest, or the message of the first error. on_gpu: each on one.
-std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wrong, bool on_gpu) {
+// What one rank does. Returns the digest, or the message of the first error. dir: of a checkpoint
+// at the end; "": none. on_gpu: each rank on one.
+std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wrong,
+                     const std::string& dir, bool on_gpu) {
   const int rank = own->rank();
   hotrow_communicator_callbacks callbacks;
   hotrow_communicator_callbacks_default(&callbacks, sizeof(callbacks));
   callbacks.rank = rank;
   callbacks.world_size = own->world_size();
   callbacks.user = new Channel{
-      std::move(own), calls_left < 0 ? nullptr : std::make_shared<std::atomic<int>>(calls_left)};
+      std::move(own), calls_left < 0 ? nullptr : std::make_shared<std::atomic<int>>(calls_left),
+      wrong == Wrong::kNoMemory};
   callbacks.exchange = Exchange;
   callbacks.duplicate = Duplicate;
   callbacks.release = Release;
@@ -123,6 +142,7 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
   options.max_batch_size = 8;
   options.store_memory_bytes = 16 << 20;
   options.communicator = communicator;
+  options.checkpoint_dir = dir.c_str();
   hotrow_context* context = nullptr;
   if (on_gpu) {
     options.cache_device_bytes = 1 << 20;
@@ -134,7 +154,8 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
   }
   if (wrong == Wrong::kOptions) options.prefetch_depth = -1;
   hotrow_collection* tables = nullptr;
-  hotrow_status status = hotrow_collection_create(context, &options, &tables);
+  hotrow_status status =
+      hotrow_collection_create(context, &options, wrong == Wrong::kNoPlace ? nullptr : &tables);
   hotrow_context_destroy(context);
   const std::unique_ptr<hotrow_communicator, decltype(&hotrow_communicator_destroy)> kept(
       wrong == Wrong::kOwnError ? communicator : nullptr, hotrow_communicator_destroy);
@@ -176,10 +197,18 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
     if (is(Wrong::kTable)) {
       status = hotrow_read_rows(tables, "shops", nullptr, 0, &matrix, nullptr);
     }
+    if (is(Wrong::kNoText)) status = hotrow_digest(tables, nullptr, 1 << 20, nullptr);
     if (status == HOTROW_OK) status = hotrow_prefetch(tables, &batch, &handle);
     if (status == HOTROW_OK) status = hotrow_step_lookup(handle, &output, nullptr, 0);
     if (status == HOTROW_OK) status = hotrow_step_update(handle, &gradient, nullptr, 0, 1);
     hotrow_step_destroy(handle);
+  }
+  if (status == HOTROW_OK && !dir.empty()) {
+    status = hotrow_checkpoint_begin(tables, nullptr, 0);
+    if (status == HOTROW_OK) {
+      status = wrong == Wrong::kNoAnswer ? hotrow_checkpoint_poll(tables, nullptr)
+                                         : hotrow_checkpoint_wait(tables);
+    }
   }
   char text[1024];
   if (status == HOTROW_OK) status = hotrow_digest(tables, text, sizeof(text), nullptr);
@@ -194,12 +223,13 @@ std::vector<std::string> RunRanks(int world_size, int cut_after = -1, Wrong wron
   auto ends = CreateThreadCommunicators(world_size, {.timeout_seconds = 10});
   EXPECT_TRUE(ends.ok());
   std::vector<std::string> out(static_cast<size_t>(world_size));
+  const std::string dir = wrong == Wrong::kNoAnswer ? TempDir() : "";
   std::vector<std::thread> ranks;
   for (int r = 0; r < world_size; ++r) {
     const auto i = static_cast<size_t>(r);
     ranks.emplace_back([&, i, r] {
       out[i] = RankMain(std::move((*ends)[i]), r == 1 ? cut_after : -1,
-                        r == 1 ? wrong : Wrong::kNothing, on_gpu);
+                        r == 1 ? wrong : Wrong::kNothing, dir, on_gpu);
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -230,10 +260,14 @@ bool HasTwoGpus() {
 
 TEST(CapiRanksTest, WhatOneRankRefusesEndsTheOthersAtOnce) {
   const std::pair<Wrong, const char*> cases[] = {{Wrong::kOptions, "prefetch_depth=-1"},
+                                                 {Wrong::kNoPlace, "collection: is null"},
+                                                 {Wrong::kNoMemory, "out of memory"},
                                                  {Wrong::kBatch, "values_type"},
                                                  {Wrong::kOutput, "EmbeddingOutput.pooled"},
                                                  {Wrong::kGradient, "EmbeddingGradient.pooled"},
                                                  {Wrong::kTable, "no \"shops\""},
+                                                 {Wrong::kNoText, "the buffer: is null"},
+                                                 {Wrong::kNoAnswer, "committed: is null"},
                                                  {Wrong::kOwnError, "its data end"}};
   for (const bool on_gpu : {false, true}) {
     if (on_gpu && !HasTwoGpus()) continue;

@@ -1,12 +1,15 @@
 // What goes wrong while rows are made resident.
 
+#include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
+#include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -60,6 +63,30 @@ TEST(PipelineFailureTest, AStepThatDoesNotFitAloneFailsAtItsLookupAndTheNextGoes
         std::move(third).Update({.pooled = test::RowsOf(*tables, third.batch_size(), output)}));
   }
   EXPECT_EQ(tables->steps(), 40);
+}
+
+// Nobody waits for a stage that found no memory. It has touched no row, and the next step goes on.
+TEST(PipelineFailureTest, ABatchWithoutMemoryFailsAndTheNextGoesOn) {
+  const Batch batch = RandomBatch(1, 1, 8, 1, 1000, false);
+  for (const int depth : {0, 2}) {
+    EmbeddingCollectionOptions options = Options({Table("a", 64, {"f0"})});
+    options.cache.bytes = kMiB;
+    options.prefetch_depth = depth;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+    const auto train = [&](std::function<absl::Status()> ready) -> absl::Status {
+      std::vector<float> values(8 * 64);
+      const MatrixView<float> view = test::RowsOf(*tables, 8, values);
+      HOTROW_ASSIGN_OR_RETURN(
+          EmbeddingStep step,
+          tables->Prefetch(batch.view(), std::make_shared<int>(), std::move(ready)));
+      HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = view}));
+      return std::move(step).Update({.pooled = view});
+    };
+    EXPECT_THAT(train([]() -> absl::Status { throw std::bad_alloc(); }),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory")));
+    HOTROW_EXPECT_OK(train([] { return absl::OkStatus(); }));
+    EXPECT_EQ(tables->steps(), 1);
+  }
 }
 
 // A read or write of the disk fails now and then. Steps that meet it fail and are taken again; in

@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -477,6 +479,41 @@ TEST(RanksTest, WhatOneRankRefusesEndsTheOthersAtOnce) {
     EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
                                       AllOf(HasSubstr("rank 1 ended the job"), HasSubstr(text))));
   }
+}
+
+// What the caller's thread throws on rank 1 alone: rank 0 is told while rank 1 is still there.
+TEST(RanksTest, WhatOneRankThrowsEndsTheOthersAtOnce) {
+  std::barrier<> both(2);
+  const auto statuses = OnRanks(
+      2, 1,
+      [](int rank) {
+        EmbeddingCollectionOptions options = TwoWidths();
+        options.on_update = [rank](uint32_t, std::span<const RowKey>, std::span<const int32_t>) {
+          if (rank == 1) throw std::bad_alloc();
+        };
+        return options;
+      },
+      [&both](EmbeddingCollection& tables, int) {
+        const absl::Status status = [&]() -> absl::Status {
+          const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
+          std::vector<float> values(static_cast<size_t>(8 * tables.pooled_dim()));
+          const MatrixView<float> view = test::RowsOf(tables, 8, values);
+          HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
+          HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = view}));
+          try {
+            HOTROW_RETURN_IF_ERROR(std::move(step).Update({.pooled = view}));
+          } catch (const std::bad_alloc&) {
+            return absl::AbortedError("thrown");
+          }
+          return tables.Digest().status();
+        }();
+        both.arrive_and_wait();
+        return status;
+      },
+      /*timeout_seconds=*/5);
+  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kAborted, "thrown"));
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
+                                    HasSubstr("rank 1 ended the job: out of memory")));
 }
 
 TEST(RanksTest, ARankThatLeavesIsNamed) {

@@ -357,6 +357,35 @@ TEST(StagedTableTest, AStepThatIsTooLargeLeavesRoomForTheNext) {
   (*table)->WaitForDevice();  // before `step` goes
 }
 
+// Rows that were given a place and no bytes are read by nobody, and those of the step stay placed.
+TEST(CachedTableTest, WhatIsBrokenRefusesAllCalls) {
+  TieredTableOptions options;
+  options.tables = {{.table = kTable,
+                     .layout = RowLayout::For(kDim, SparseOptimizerKind::kSgd),
+                     .optimizer = {.kind = SparseOptimizerKind::kSgd}}};
+  const int64_t row_bytes = options.tables[0].layout.row_bytes;
+  options.cache_bytes = TieredTable::MinCacheBytes(64, row_bytes);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      auto store, HostStore::Open({.tables = {{kTable, row_bytes}}, .budget_bytes = 4 << 20}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto table,
+                              TieredTable::Create(options, store.get(), /*in_place=*/nullptr));
+  const std::vector<RowKey> keys = Keys(0, 8);
+  const std::vector<int32_t> counts(keys.size(), 1);
+  StepRows step;
+  HOTROW_ASSERT_OK(table->Place(ExecContext(), keys, counts, &step));
+  table->Break();
+  table->GiveUp(&step);
+  const auto broken = [](const absl::Status& status) {
+    EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kResourceExhausted,
+                                       testing::HasSubstr("no memory")));
+  };
+  broken(table->Place(ExecContext(), keys, counts, &step).status());
+  broken(table->Flush());
+  std::vector<std::byte> staging(keys.size() * static_cast<size_t>(row_bytes));
+  std::vector<std::byte*> rows(keys.size());
+  broken(table->Read(ExecContext(), keys, staging.data(), rows));
+}
+
 // A step has more keys than a chunk. Those that the cache has come last, and would be the first to
 // leave if they were not all pinned before the first miss gets a way.
 TEST(StagedTableTest, NoHitOfAStepLeavesForOneOfItsMisses) {

@@ -183,6 +183,21 @@ class RefusalsTest(unittest.TestCase):
             call(lambda tables, wrong: tables.erase("items", ids * (0.5 if wrong else 1))),
         )
 
+    def test_tables_that_are_closed(self):
+        for use in (
+            lambda tables: tables.digest(),
+            lambda tables: tables.settle(),
+            lambda tables: tables.wait_checkpoint(),
+        ):
+            def main(ranks, wrong):
+                tables = make(ranks)
+                if wrong:
+                    tables.close()
+                    use(tables)
+                tables.digest()
+
+            self.refused(hotrow.errors.FailedPrecondition, "closed", main)
+
     def test_the_state_of_a_checkpoint(self):
         # The tables of the rank that is told still end while the folder goes.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
