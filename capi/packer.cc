@@ -196,9 +196,11 @@ hotrow_status hotrow_packer_append(hotrow_packer* packer, const char* split,
     Split parsed = Split::kTrain;
     HOTROW_RETURN_IF_ERROR(TakeWord(kSplitWords, split, "split", &parsed));
     HOTROW_RETURN_IF_ERROR(TakeSamples(batch, dense, labels, packer));
-    absl::Status status = packer->writer->Append(parsed, packer->batch);
-    if (!status.ok()) packer->writer.reset();
-    return status;
+    // What fails, or throws, may have added a part of the samples: it ends with that.
+    std::unique_ptr<PackedWriter> writer = std::move(packer->writer);
+    HOTROW_RETURN_IF_ERROR(writer->Append(parsed, packer->batch));
+    packer->writer = std::move(writer);
+    return absl::OkStatus();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <set>
 #include <span>
@@ -317,7 +318,12 @@ class GroupReader {
         for (auto& rows : given_back_.rows) spare.rows.push_back(std::move(rows));
         given_back_ = Spare();
       }
-      absl::StatusOr<Group> group = make_(next_, &spare);
+      absl::StatusOr<Group> group;
+      try {
+        group = make_(next_, &spare);
+      } catch (const std::bad_alloc&) {  // nobody would catch it on this thread
+        group = absl::ResourceExhaustedError("packed data: no memory for their blocks");
+      }
       const bool failed = !group.ok();
       {
         const std::lock_guard<std::mutex> lock(mutex_);

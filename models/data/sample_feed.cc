@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -36,6 +37,8 @@ void Clear(ParsedSamples* parsed) {
   parsed->samples.Clear();
   parsed->places.clear();
 }
+
+absl::Status NoMemory() { return absl::ResourceExhaustedError("no memory to parse records"); }
 
 class InlineFeed : public SampleFeed {
  public:
@@ -164,7 +167,12 @@ class ThreadedFeed : public SampleFeed {
       if (last) End();
       may_cut_.notify_one();
       lock.unlock();
-      Parse(&block, &worker);
+      try {
+        Parse(&block, &worker);
+      } catch (const std::bad_alloc&) {
+        Clear(&block.out);  // the last of them may be there in part
+        block.status = NoMemory();
+      }
       lock.lock();
       block.parsed = true;
       if (!block.status.ok()) End();
@@ -184,7 +192,13 @@ class ThreadedFeed : public SampleFeed {
     block->text.clear();
     block->ends.clear();
     block->places.clear();
-    const absl::StatusOr<bool> more = CutRecords(block);
+    absl::StatusOr<bool> more = false;
+    try {
+      more = CutRecords(block);
+    } catch (const std::bad_alloc&) {  // nobody would catch it on these threads
+      block->ends.clear();             // whose places may be missing
+      more = NoMemory();
+    }
     block->status = more.status();
     return !more.ok() || !*more;
   }

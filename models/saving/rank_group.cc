@@ -27,7 +27,11 @@ void Job::Start(bool background, std::function<absl::Status()> work) {
   done_ = false;
   absl::StatusOr<std::thread> thread =
       StartThread("writing a checkpoint", [this, work = std::move(work)] {
-        status_ = work();
+        try {
+          status_ = work();
+        } catch (...) {  // nobody would catch it on this thread
+          status_ = StatusOfException();
+        }
         done_ = true;
       });
   if (thread.ok()) {

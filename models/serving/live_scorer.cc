@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -109,7 +110,13 @@ struct LiveScorer::Impl {
 
   absl::Status Poll() {
     const std::lock_guard poll_lock(poll_mu);
-    const absl::Status result = Look();
+    absl::Status result;
+    try {
+      result = Look();
+    } catch (const std::bad_alloc&) {  // the model that is served goes on
+      result = absl::ResourceExhaustedError(
+          absl::StrCat(dir, ": no memory to read what lies there beside the model that is served"));
+    }
     const std::lock_guard lock(mu);
     ++status.polls;
     status.polls_failed += result.ok() ? 0 : 1;

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Mapping
 from ctypes import byref, c_void_p
-from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -76,12 +76,20 @@ def _numbers(batch: Mapping[str, Any], name: str) -> np.ndarray:
     return array[:, None] if array.ndim == 1 else array
 
 
-def _side_by_side(batch: Mapping[str, Any], names: Sequence[str], size: int) -> np.ndarray:
-    """Columns of numbers as one matrix, float32 [size, sum of their widths]."""
+def _side_by_side(
+    batch: Mapping[str, Any], names: Sequence[str], size: int, widths: Dict[str, int]
+) -> np.ndarray:
+    """Columns of numbers as one matrix, float32 [size, sum of their widths]. widths: of the columns
+    of batches before."""
     columns = [_numbers(batch, name) for name in names]
     for name, column in zip(names, columns):
         if len(column) != size:
             raise ValueError(f"column {name!r}: has {len(column)} samples, the features {size}")
+        if column.shape[1] != widths.setdefault(name, column.shape[1]):
+            raise ValueError(
+                f"column {name!r}: has {column.shape[1]} numbers a sample, {widths[name]} in the "
+                "first batch"
+            )
     out = np.empty((size, sum(column.shape[1] for column in columns)), dtype=np.float32)
     at = 0
     for column in columns:
@@ -151,6 +159,7 @@ def pack(
 
     reader = BatchReader(names, [])
     dense_names: List[str] = []
+    widths: Dict[str, int] = {}
 
     def taken() -> Iterator[Tuple[bytes, int, np.ndarray, np.ndarray]]:
         """Split, address of a hotrow_batch, dense and labels of each batch; `reader` keeps it."""
@@ -160,8 +169,8 @@ def pack(
                 if not dense_names:
                     dense_names.extend(_names(batch, dense))
                 yield (
-                    split, where, _side_by_side(batch, dense, reader.batch_size),
-                    _side_by_side(batch, labels, reader.batch_size),
+                    split, where, _side_by_side(batch, dense, reader.batch_size, widths),
+                    _side_by_side(batch, labels, reader.batch_size, widths),
                 )
 
     batches = taken()

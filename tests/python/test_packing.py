@@ -167,7 +167,9 @@ class PackingTest(unittest.TestCase):
             ({"train": {**good, "click": np.full(4, 0.5)}}, ValueError, "label 0.5"),
             ({"train": {**good, "price": np.zeros(3)}}, ValueError, "'price': has 3 samples"),
             ({"train": {**good, "item": np.arange(4, dtype=np.int32) - 1}}, ValueError, "item"),
-            ({"train": [good, {**good, "pair": np.zeros((4, 3))}]}, ValueError, "dense: is"),
+            # As many numbers together.
+            ({"train": [good, {**good, "price": np.zeros((4, 2)), "pair": np.zeros((4, 1))}]},
+             ValueError, "'price': has 2 numbers a sample, 1 in the first batch"),
             ({"block_samples": 2**40}, ValueError, "block_samples"),
             ({"dir": self.dir + ",b"}, ValueError, "without a comma"),
             ({"features": []}, ValueError, "features: is empty"),
