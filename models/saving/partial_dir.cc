@@ -63,12 +63,16 @@ PartialDir::~PartialDir() {
 }
 
 absl::Status PartialDir::Commit() {
-  const std::string lock = absl::StrCat(path_, "/", kLockName);
-  HOTROW_ASSIGN_OR_RETURN(const bool has_lock, env_.Exists(lock));
-  if (has_lock) HOTROW_RETURN_IF_ERROR(env_.Remove(lock));
   HOTROW_RETURN_IF_ERROR(env_.SyncDir(path_));
   HOTROW_RETURN_IF_ERROR(env_.Rename(path_, final_path_));
   committed_ = true;
+  // Not before: another one of this path would remove all that is here as left behind.
+  const std::string lock = absl::StrCat(final_path_, "/", kLockName);
+  HOTROW_ASSIGN_OR_RETURN(const bool has_lock, env_.Exists(lock));
+  if (has_lock) {
+    HOTROW_RETURN_IF_ERROR(env_.Remove(lock));
+    HOTROW_RETURN_IF_ERROR(env_.SyncDir(final_path_));
+  }
   return env_.SyncDir(ParentDir(final_path_));
 }
 

@@ -1,5 +1,7 @@
 // What saved models and checkpoints are made with: paths, names and directories.
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -167,6 +169,69 @@ TEST(PartialDirLockTest, ASecondOneOfItsPathIsRefused) {
   EXPECT_THAT(PartialDir::Create(env, path).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir->path())));
   HOTROW_ASSERT_OK(dir->Commit());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> in_it, env.ListDir(path));
+  EXPECT_THAT(in_it, ElementsAre("a"));
+}
+
+// The real file system, with a hook before each call that a commit makes.
+class HookedEnv : public Env {
+ public:
+  std::function<void()> hook = [] {};
+
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    return real_.Open(path, mode);
+  }
+  absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path,
+                                                   OpenMode mode) override {
+    return real_.OpenDirect(path, mode);
+  }
+  absl::Status CreateDirs(const std::string& path) override { return real_.CreateDirs(path); }
+  absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) override {
+    return real_.ListDir(path);
+  }
+  absl::StatusOr<bool> Exists(const std::string& path) override {
+    hook();
+    return real_.Exists(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    hook();
+    return real_.Rename(from, to);
+  }
+  absl::Status Remove(const std::string& path) override {
+    hook();
+    return real_.Remove(path);
+  }
+  absl::Status RemoveDir(const std::string& path) override { return real_.RemoveDir(path); }
+  absl::Status SyncDir(const std::string& path) override {
+    hook();
+    return real_.SyncDir(path);
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    return real_.FreeBytes(path);
+  }
+  absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path,
+                                                     LockMode mode) override {
+    return real_.LockFile(path, mode);
+  }
+
+ private:
+  Env& real_ = PosixEnv();
+};
+
+// It would remove what the first one has, which would then be there without it.
+TEST(PartialDirLockTest, ASecondOneIsRefusedUntilTheFirstIsThere) {
+  const std::string path = test::TempDir() + "/out";
+  HookedEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto dir, PartialDir::Create(env, path));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, dir->path() + "/a", "text"));
+  int refused = 0;
+  env.hook = [&] {
+    if (!PosixEnv().Exists(dir->path()).value_or(false)) return;
+    EXPECT_FALSE(PartialDir::Create(PosixEnv(), path).ok());
+    ++refused;
+  };
+  HOTROW_ASSERT_OK(dir->Commit());
+  EXPECT_GE(refused, 2);
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> in_it, env.ListDir(path));
   EXPECT_THAT(in_it, ElementsAre("a"));
 }
