@@ -23,7 +23,7 @@ struct hotrow_reader : hotrow::capi::Handle {
   int32_t rank = 0;
   int32_t world_size = 1;
   std::shared_ptr<hotrow::DataSource> source;
-  std::unique_ptr<hotrow::DataReader> reader;  // goes before the source
+  std::unique_ptr<hotrow::DataReader> reader;  // goes before the source; null: it has failed
 };
 struct hotrow_samples {
   hotrow::CtrBatch batch;
@@ -194,10 +194,18 @@ hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
       return absl::InvalidArgumentError(
           absl::StrCat("max_samples: is ", max_samples, ", must be at least 1"));
     }
-    HOTROW_ASSIGN_OR_RETURN(
-        const int64_t global_batch_size,
-        reader->reader->NextSlice(max_samples, reader->rank, reader->world_size, &samples->batch));
-    WriteDefault(ViewOf(samples->batch, reader->source->schema(), global_batch_size), view,
+    if (reader->reader == nullptr) {
+      return absl::FailedPreconditionError(
+          "reader: had no memory for samples that it had passed; open one at the first of them");
+    }
+    // Without memory it may have passed samples that nobody has: the next ones must not come for
+    // them.
+    std::unique_ptr<DataReader> its = std::move(reader->reader);
+    absl::StatusOr<int64_t> global_batch_size =
+        its->NextSlice(max_samples, reader->rank, reader->world_size, &samples->batch);
+    reader->reader = std::move(its);
+    HOTROW_RETURN_IF_ERROR(global_batch_size.status());
+    WriteDefault(ViewOf(samples->batch, reader->source->schema(), *global_batch_size), view,
                  view->struct_size);
     return absl::OkStatus();
   });
