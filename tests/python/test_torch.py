@@ -245,6 +245,19 @@ class StepsTest(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(trained(form=form), expected)
 
+    def test_keyed_batches_whose_parts_do_not_fit_are_refused(self):
+        order = ["played", "seen", "item"]
+        with make() as tables:
+            for change, message in (
+                (dict(_lengths=torch.zeros(18, dtype=torch.int64)), "lengths: are of 0 values"),
+                (dict(_lengths=torch.ones(19, dtype=torch.int64),
+                      _values=torch.zeros(19, dtype=torch.int64)), "has 19 bags"),
+            ):
+                batch = Keyed(batch_of(0), order)
+                vars(batch).update(change)
+                with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                    tables(batch)
+
     def test_a_feature_may_have_no_ids(self):
         with make() as tables:
             none = torch.empty(0, dtype=torch.int64), torch.zeros(6, dtype=torch.int64)

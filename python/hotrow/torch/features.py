@@ -272,7 +272,15 @@ def split(jagged: batches.Bags, count: int) -> List[batches.Bags]:
     offsets = jagged.offsets
     if offsets is None:
         offsets = np.concatenate([[0], np.cumsum(jagged.lengths)])
-    size = (len(offsets) - 1) // count
+        if offsets[-1] != len(jagged.values):
+            raise ValueError(
+                f"lengths: are of {offsets[-1]} values, values has {len(jagged.values)}"
+            )
+    size, left = divmod(len(offsets) - 1, count)
+    if left:
+        raise ValueError(
+            f"batch: has {len(offsets) - 1} bags, must have as many for each of {count} features"
+        )
     out = []
     for index in range(count):
         bounds = offsets[index * size : (index + 1) * size + 1]
@@ -309,9 +317,11 @@ def _by_lengths(ids: Any) -> batches.Bags:
         hotness = ids.shape[1] if ids.ndim == 2 else 1
         return batches.Bags(ids.reshape(-1), np.full(len(ids), hotness, dtype=np.int64))
     if ids.lengths is None:
-        begin = int(ids.offsets[0])
-        values = ids.values[begin : int(ids.offsets[-1])]
-        return batches.Bags(values, np.diff(ids.offsets), None, ids.weights, ids.scores)
+        part = slice(int(ids.offsets[0]), int(ids.offsets[-1]))
+        weights, scores = (
+            None if each is None else each[part] for each in (ids.weights, ids.scores)
+        )
+        return batches.Bags(ids.values[part], np.diff(ids.offsets), None, weights, scores)
     return ids
 
 
