@@ -111,10 +111,10 @@ void StepPipeline::Submit(Job* job) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     HOTROW_CHECK(!stopping_);
+    jobs_.push_back(job);  // first, since it may throw: a job that does not run is not waited for
     job->state = threaded_ ? Job::State::kQueued : Job::State::kRunning;
     job->cancelled = false;
     job->status = absl::OkStatus();
-    jobs_.push_back(job);
   }
   if (threaded_) {
     changed_.notify_all();
