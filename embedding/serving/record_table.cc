@@ -3,6 +3,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -129,6 +130,12 @@ RecordTable::Place RecordTable::PlaceOf(uint64_t key, int64_t num_buckets) const
 // --- Records
 
 absl::Status RecordTable::AddChunk(int64_t records) {
+  // Room in both, so that nothing is thrown once the budget is less.
+  const auto make_room = [](auto* list) {
+    if (list->size() == list->capacity()) list->reserve(2 * list->size() + 1);  // <= 2 kRowsMax
+  };
+  make_room(&chunks_);
+  make_room(&capacities_);
   HostBuffer<std::byte> chunk;
   HOTROW_RETURN_IF_ERROR(
       options_.share->Take(records * stride_, What("records behind those", rows_), &chunk));
@@ -341,7 +348,7 @@ absl::Status RecordTable::Reserve(int64_t new_rows, int64_t erased) {
   HOTROW_CHECK(chunks_before_ < 0);
   chunks_before_ = std::ssize(chunks_);
   passed_before_ = passed_;
-  const absl::Status status = [&]() -> absl::Status {
+  const auto reserve = [&]() -> absl::Status {
     const int64_t per_chunk = int64_t{1} << chunk_shift_;
     const int64_t chunks_max = (kRowsMax >> chunk_shift_) + 1;
     for (int64_t missing; (missing = new_rows - FreeRecords()) > 0;) {
@@ -359,17 +366,22 @@ absl::Status RecordTable::Reserve(int64_t new_rows, int64_t erased) {
       HOTROW_RETURN_IF_ERROR(
           options_.share->Take(erased, What("a list of erased records", rows_), &erased_));
     }
-    return new_rows > 0 ? ReserveIndex(rows_ + new_rows) : absl::OkStatus();
-  }();
-  if (!status.ok()) {
-    Cancel();
-    return status;
+    if (new_rows > 0) HOTROW_RETURN_IF_ERROR(ReserveIndex(rows_ + new_rows));
+    if (std::ssize(chunks_) != chunks_before_) {
+      old_list_ = std::move(list_);
+      ListChunks();
+    }
+    return absl::OkStatus();
+  };
+  absl::Status status;
+  try {
+    status = reserve();
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat("table \"", options_.table, "\": no memory for ", new_rows, " rows more"));
   }
-  if (std::ssize(chunks_) != chunks_before_) {
-    old_list_ = std::move(list_);
-    ListChunks();
-  }
-  return absl::OkStatus();
+  if (!status.ok()) Cancel();
+  return status;
 }
 
 void RecordTable::Cancel() {

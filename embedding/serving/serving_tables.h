@@ -194,7 +194,8 @@ class ServingTables {
     ServingTables* const tables_;
     std::vector<Table> changes_;  // by table
     std::unique_ptr<View> staged_;
-    std::unique_ptr<View> folded_;
+    std::unique_ptr<View> folded_;  // from Stage on
+    bool is_folded_ = false;
   };
 
   // What a call of Pool needs; reused, so that its memory is. One that has read rows on a disk must

@@ -120,11 +120,14 @@ absl::StatusOr<const ServingTables::View*> ServingTables::Update::Stage() {
     const bool changed = changes.rows() + changes.erased() > 0;
     staged_->tables.push_back({rows.view(), changed ? &changes : nullptr});
   }
+  // Here, since others read what is staged while Fold is at work: that must not throw.
+  folded_ = std::make_unique<View>();
+  folded_->tables.resize(changes_.size());
   return staged_.get();
 }
 
 const ServingTables::View* ServingTables::Update::Fold() {
-  folded_ = std::make_unique<View>();
+  is_folded_ = true;
   for (size_t t = 0; t < changes_.size(); ++t) {
     RecordTable& rows = tables_->rows_[t]->rows;
     const RowOverlay& changes = *changes_[t].changes;
@@ -140,7 +143,7 @@ const ServingTables::View* ServingTables::Update::Fold() {
     }
     rows.SwitchIndex();
     if (changes_[t].ages) tables_->rows_[t]->age_line = changes_[t].size.age_line;
-    folded_->tables.push_back({rows.view()});
+    folded_->tables[t] = {rows.view()};
   }
   return folded_.get();
 }
@@ -149,9 +152,9 @@ ServingTables::Update::~Update() {
   for (size_t t = 0; t < changes_.size(); ++t) {
     if (!changes_[t].reserved) continue;
     RecordTable& rows = tables_->rows_[t]->rows;
-    folded_ != nullptr ? rows.Release() : rows.Cancel();
+    is_folded_ ? rows.Release() : rows.Cancel();
   }
-  if (folded_ != nullptr) tables_->view_ = std::move(folded_);
+  if (is_folded_) tables_->view_ = std::move(folded_);
 }
 
 int64_t ServingTables::Update::rows(uint32_t table) const { return changes_[table].rows_after; }

@@ -114,22 +114,25 @@ absl::StatusOr<AppliedDelta> Scorer::Impl::ApplyChecked(const DeltaManifest& del
   }
   out.erased = update->rows_erased();
 
-  // Nothing can fail any more.
-  internal::ModelVersion next = {
+  const internal::ModelVersion next = {
       .rows = staged,
       .parameters = std::make_shared<const std::vector<float>>(std::move(parameters)),
       .dense_number = newest->dense_number + 1,
       .step = delta.model.step};
-  Publish(std::make_unique<const internal::ModelVersion>(next));
+  auto with_staged = std::make_unique<const internal::ModelVersion>(next);
+  auto with_folded = std::make_unique<internal::ModelVersion>(next);
+  ChainLink new_link = {.sequence = delta.sequence,
+                        .step = delta.model.step,
+                        .digest = delta.digest,
+                        .source = delta.source};
+  // Nothing can fail any more, nor throw: calls read what is staged.
+  Publish(std::move(with_staged));
   step = next.step;
   rows = rows_after;
   sequence = delta.sequence;
-  link = {.sequence = delta.sequence,
-          .step = delta.model.step,
-          .digest = delta.digest,
-          .source = delta.source};
-  next.rows = update->Fold();
-  Publish(std::make_unique<const internal::ModelVersion>(next));
+  link = std::move(new_link);
+  with_folded->rows = update->Fold();
+  Publish(std::move(with_folded));
   return out;
 }
 

@@ -293,16 +293,15 @@ HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, 
 }
 
 void ScoringService::RunBatch(std::span<ScoreJob* const> jobs) {
-  const absl::StatusOr<Model> model = CurrentModel();
   int64_t samples = 0;
-  for (ScoreJob* const job : jobs) {
-    samples += job->request.num_samples;
-    if (!model.ok()) job->status = OwnStatus(model.status());
-  }
+  for (ScoreJob* const job : jobs) samples += job->request.num_samples;
   metrics_.CountBatch(std::ssize(jobs), samples);
-  if (!model.ok()) return;
   try {
-    ScoreJobs(*model->scorer, *model->signature, jobs);
+    const absl::StatusOr<Model> model = CurrentModel();
+    if (model.ok()) ScoreJobs(*model->scorer, *model->signature, jobs);
+    for (ScoreJob* const job : jobs) {
+      if (!model.ok()) job->status = OwnStatus(model.status());
+    }
   } catch (const std::bad_alloc&) {  // an instance lives on
     for (ScoreJob* const job : jobs) {
       job->status = absl::ResourceExhaustedError(
