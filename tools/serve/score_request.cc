@@ -346,8 +346,9 @@ absl::StatusOr<ScoreRequest> MakeScoreRequest(InferRequest* request,
 
 namespace {
 
+// step: of the version of the model that scored.
 absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs, int64_t samples,
-                           std::span<float> logits) {
+                           std::span<float> logits, int64_t* step) {
   const ScoreRequest& first = jobs[0]->request;
   ScoreDeadline deadline = ScoreDeadline::min();
   for (const ScoreJob* const job : jobs) deadline = std::max(deadline, job->deadline);
@@ -360,20 +361,20 @@ absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs
                                      .user_dense_columns = first.user_dense_columns,
                                      .user_dense = first.user_dense,
                                      .candidate_dense = first.dense},
-                                    logits, nullptr, deadline);
+                                    logits, step, deadline);
     case ScoreKind::kLines: {
       std::vector<std::string_view> lines;
       lines.reserve(static_cast<size_t>(samples));
       for (const ScoreJob* const job : jobs) {
         lines.insert(lines.end(), job->request.lines.begin(), job->request.lines.end());
       }
-      return scorer.ScoreLines(lines, logits, nullptr, deadline);
+      return scorer.ScoreLines(lines, logits, step, deadline);
     }
     case ScoreKind::kSamples:
       break;
   }
   if (jobs.size() == 1) {
-    return scorer.Score({.sparse = first.bags.view(), .dense = first.dense}, logits, nullptr,
+    return scorer.Score({.sparse = first.bags.view(), .dense = first.dense}, logits, step,
                         deadline);
   }
   // Feature-major: of each feature the bags of all requests, one after the other.
@@ -398,7 +399,7 @@ absl::Status ScoreTogether(const Scorer& scorer, std::span<ScoreJob* const> jobs
   for (const ScoreJob* const job : jobs) {
     dense.insert(dense.end(), job->request.dense.begin(), job->request.dense.end());
   }
-  return scorer.Score({.sparse = bags.view(), .dense = dense}, logits, nullptr, deadline);
+  return scorer.Score({.sparse = bags.view(), .dense = dense}, logits, step, deadline);
 }
 
 }  // namespace
@@ -421,7 +422,9 @@ void ScoreJobs(const Scorer& scorer, const ModelSignature& signature,
   if (fitting.empty()) return;
   const auto num_tasks = static_cast<int64_t>(scorer.num_tasks());
   std::vector<float> logits(static_cast<size_t>(samples * num_tasks));  // <= samples_max
-  const absl::Status status = ScoreTogether(scorer, fitting, samples, logits);
+  int64_t step = scorer.step();
+  const absl::Status status = ScoreTogether(scorer, fitting, samples, logits, &step);
+  for (ScoreJob* const job : fitting) job->step = step;  // a delta may have come meanwhile
   if (fitting.size() == 1) {
     fitting[0]->status = status;
     fitting[0]->batch_samples = samples;
