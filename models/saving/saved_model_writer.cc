@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/atomic_file.h"
@@ -31,13 +31,28 @@ namespace {
 constexpr char kDensePrefix[] = "dense-";
 constexpr char kDenseSuffix[] = ".safetensors";
 constexpr char kVocabularyPrefix[] = "vocabulary-";
+constexpr std::string_view kTemporaryEnd = ".tmp";  // of WriteFileAtomically
 constexpr int64_t kCopyBytes = 1 << 20;
 
 std::string DenseFileName(SnapshotId id) {
   return absl::StrFormat("%s%016x%s", kDensePrefix, id, kDenseSuffix);
 }
-bool IsDenseFileName(const std::string& name) {
-  return absl::StartsWith(name, kDensePrefix) && absl::EndsWith(name, kDenseSuffix);
+std::string VocabularyFileName(SnapshotId id) {
+  return absl::StrFormat("%s%016x", kVocabularyPrefix, id);
+}
+
+// Whether it is the dense file or the vocabulary of some snapshot, and no file of somebody else's.
+bool IsOfSomeSave(const std::string& name) {
+  SnapshotId id = 0;
+  const size_t digits = name.find('-') + 1;  // 0: no name of either
+  return digits > 0 && absl::SimpleHexAtoi(name.substr(digits, name.find('.') - digits), &id) &&
+         (name == DenseFileName(id) || name == VocabularyFileName(id));
+}
+
+// The same of what lies with the copied tables: a snapshot, or one that is being written.
+bool IsOfSomeSnapshot(std::string name) {
+  if (name.ends_with(kTemporaryEnd)) name.resize(name.size() - kTemporaryEnd.size());
+  return SnapshotOfFileName(name).has_value();
 }
 
 absl::Status CopyFileDurably(Env& env, const std::string& from, const std::string& to) {
@@ -153,10 +168,9 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
   if (copied) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env.ListDir(tables_dir()));
     for (const std::string& name : files) {
-      const bool ours = absl::EndsWith(name, kSnapshotSuffix) || absl::EndsWith(name, ".tmp");
       const std::optional<SnapshotId> id = SnapshotOfFileName(name);
       const bool kept = id.has_value() && keeps(own.store, tables_dir(), *id);
-      if (!ours || kept) continue;
+      if (kept || !IsOfSomeSnapshot(name)) continue;
       HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(tables_dir(), "/", name)));
     }
   }
@@ -164,12 +178,10 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
   HOTROW_RETURN_IF_ERROR(RemoveUnnamedSnapshots(env, dir, keep.parts, in_use));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(dir));
   for (const std::string& name : entries) {
-    const bool dense = IsDenseFileName(name) && name != keep.dense_file;
-    const bool vocabulary = absl::StartsWith(name, kVocabularyPrefix) &&
-                            (!keep.vocabulary.has_value() || name != keep.vocabulary->file);
-    if (dense || vocabulary) {
-      HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(dir, "/", name)));
-    }
+    const bool kept =
+        name == keep.dense_file || (keep.vocabulary.has_value() && name == keep.vocabulary->file);
+    if (kept || !IsOfSomeSave(name)) continue;
+    HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(dir, "/", name)));
   }
   return absl::OkStatus();
 }
@@ -223,8 +235,8 @@ absl::Status SavedModelWriter::Impl::Commit(SavedModel* model,
                                             const DenseArrays<const float>& dense) {
   HOTROW_RETURN_IF_ERROR(
       WriteSavedDense(env, DenseFileName(model->parts[0].snapshot), dense, model));
-  HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(
-      env, absl::StrFormat("%s%016x", kVocabularyPrefix, model->parts[0].snapshot), model));
+  HOTROW_RETURN_IF_ERROR(
+      WriteSavedVocabulary(env, VocabularyFileName(model->parts[0].snapshot), model));
   HOTROW_RETURN_IF_ERROR(env.SyncDir(dir));
   const std::string manifest = SavedModelManifest(*model);
   HOTROW_RETURN_IF_ERROR(CheckManifestBytes(std::ssize(manifest)));

@@ -216,6 +216,10 @@ TEST(SavedModelTest, GoingOnGivesTheSameBits) {
 TEST(SavedModelTest, ReplacesItselfAndLeavesNothingBehind) {
   MemEnv env;
   SaveOne(&env);
+  // Somebody else's, who chose such names.
+  for (const char* const name : {"dense-best.safetensors", "vocabulary-notes", "dense-1"}) {
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(kDir, "/", name), "mine"));
+  }
   HOTROW_ASSERT_OK_AND_ASSIGN(Training training, Load(&env, kDir));
   for (uint64_t i = 0; i < 3; ++i) {
     training.Step(10 + i);
@@ -223,7 +227,7 @@ TEST(SavedModelTest, ReplacesItselfAndLeavesNothingBehind) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
     EXPECT_EQ(loaded.State(), training.State());
     HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> files, env.ListDir(kDir));
-    EXPECT_EQ(files.size(), 3u) << testing::PrintToString(files);  // dense, manifest, tables
+    EXPECT_EQ(files.size(), 3u + 3u) << testing::PrintToString(files);  // dense, manifest, tables
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, env.ListDir(SavedTablesDir(kDir)));
     EXPECT_EQ(tables.size(), 1u) << testing::PrintToString(tables);
   }
@@ -989,13 +993,16 @@ TEST(SavedModelTest, TablesOfAnotherDirectoryAreCopied) {
   HOTROW_ASSERT_OK_AND_ASSIGN(training.tables, EmbeddingCollection::Create(options, {}));
   training.Step(1);
   HOTROW_ASSERT_OK(training.tables->snapshots().Prepare(7));
+  HOTROW_ASSERT_OK(env.CreateDirs(SavedTablesDir(kDir)));
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(env, absl::StrCat(SavedTablesDir(kDir), "/notes.tmp"), "mine"));
   for (uint64_t i = 0; i < 3; ++i) {
     training.Step(10 + i);
     HOTROW_ASSERT_OK(training.Save());
     HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
     EXPECT_EQ(loaded.State(), training.State());
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto copies, env.ListDir(SavedTablesDir(kDir)));
-    EXPECT_EQ(copies.size(), 1u) << testing::PrintToString(copies);
+    EXPECT_EQ(copies.size(), 1u + 1u) << testing::PrintToString(copies);
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto others, env.ListDir("/checkpoints/tables"));
     EXPECT_EQ(others.size(), 1u) << testing::PrintToString(others);
   }
