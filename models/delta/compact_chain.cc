@@ -1,10 +1,13 @@
 #include "models/delta/compact_chain.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -18,6 +21,19 @@ namespace {
 
 constexpr char kLockName[] = "compact.lock";
 constexpr char kOldSuffix[] = ".old";
+
+bool IsBaseDirName(const std::string& name) {
+  int64_t sequence = 0;
+  return absl::SimpleAtoi(name.substr(std::min(name.find('-') + 1, name.size())), &sequence) &&
+         name == BaseDirName(sequence);
+}
+
+// Whether a compaction that was ended was about to remove it.
+bool IsOldLink(const std::string& name) {
+  if (!absl::EndsWith(name, kOldSuffix)) return false;
+  const std::string link = name.substr(0, name.size() - std::string_view(kOldSuffix).size());
+  return IsBaseDirName(link) || ParseDeltaDirName(link).has_value();
+}
 
 // Removes a link. It loses its name first, so that nobody reads half of it.
 absl::Status Retire(Env& env, const std::string& dir, const std::string& name) {
@@ -34,7 +50,7 @@ absl::Status RemoveOldLinks(Env& env, const ChainManifest& manifest, int64_t kee
   const std::string& dir = summary->chain;
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
   for (const std::string& name : names) {
-    if (absl::EndsWith(name, kOldSuffix)) {
+    if (IsOldLink(name)) {
       HOTROW_RETURN_IF_ERROR(RemoveTree(env, absl::StrCat(dir, "/", name)));
       continue;
     }
@@ -42,8 +58,7 @@ absl::Status RemoveOldLinks(Env& env, const ChainManifest& manifest, int64_t kee
       if (*sequence > manifest.base_sequence - keep) continue;
       HOTROW_RETURN_IF_ERROR(Retire(env, dir, name));
       ++summary->deltas_removed;
-    } else if (absl::StartsWith(name, "base-") && name != manifest.base_dir &&
-               !absl::EndsWith(name, ".hotrow-partial")) {
+    } else if (IsBaseDirName(name) && name != manifest.base_dir) {
       HOTROW_RETURN_IF_ERROR(Retire(env, dir, name));
       ++summary->bases_removed;
     }

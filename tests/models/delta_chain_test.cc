@@ -789,6 +789,9 @@ TEST(DeltaChainTest, ACompactedChainGoesOn) {
                                   env.Exists(chain.delta_dir(chain.head().sequence)));
       EXPECT_TRUE(kept);
     }
+    for (const char* const name : {"/base-copy", "/notes.old"}) {  // somebody else's
+      HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(kChain, name), "mine"));
+    }
     HOTROW_ASSERT_OK_AND_ASSIGN(const CompactSummary again,
                                 CompactChain({.chain = kChain, .env = &env}));
     EXPECT_FALSE(again.made_base);
@@ -798,7 +801,8 @@ TEST(DeltaChainTest, ACompactedChainGoesOn) {
     for (const std::string& name : names) {
       if (!absl::EndsWith(name, ".lock")) links.push_back(name);
     }
-    EXPECT_THAT(links, testing::ElementsAre("base-00000006", "chain.json"));
+    EXPECT_THAT(links,
+                testing::ElementsAre("base-00000006", "base-copy", "chain.json", "notes.old"));
     if (state) {
       HOTROW_ASSERT_OK(ExportPortable({.checkpoint = checkpoints[6], .dir = "/full", .env = &env}));
       HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = "/applied", .env = &env}));
