@@ -56,16 +56,18 @@ EmbeddingStats EmbeddingCollection::Stats() const {
 
 absl::StatusOr<EmbeddingStats> EmbeddingCollection::GlobalStats() {
   Impl& c = *impl_;
-  // A device that has failed says so in the next call that needs it.
-  c.tiers->WaitForDevice();
-  WaitForStream(c.ctx).IgnoreError();
-  EmbeddingStats stats = Stats();
-  if (c.shuffle == nullptr) return stats;
-  const std::vector<int64_t> mine = PackCounts(stats);
-  std::vector<int64_t> all(mine.size() * static_cast<size_t>(c.shuffle->world_size()));
-  HOTROW_RETURN_IF_ERROR(c.Together([&] { return c.shuffle->AllGather(mine, all); }));
-  MergeCounts(all, &stats);
-  return stats;
+  return c.Together([&]() -> absl::StatusOr<EmbeddingStats> {
+    // A device that has failed says so in the next call that needs it.
+    c.tiers->WaitForDevice();
+    WaitForStream(c.ctx).IgnoreError();
+    EmbeddingStats stats = Stats();
+    if (c.shuffle == nullptr) return stats;
+    const std::vector<int64_t> mine = PackCounts(stats);
+    std::vector<int64_t> all(mine.size() * static_cast<size_t>(c.shuffle->world_size()));
+    HOTROW_RETURN_IF_ERROR(c.shuffle->AllGather(mine, all));
+    MergeCounts(all, &stats);
+    return stats;
+  });
 }
 
 }  // namespace hotrow
