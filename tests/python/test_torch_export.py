@@ -201,6 +201,18 @@ class TorchExportTest(unittest.TestCase):
             found = scorer.score(batch.ids, batch.dense, probabilities=True)
         self.assert_close(found, expected(model, batch, model.tasks))
 
+    def test_probabilities_of_0_and_1(self):
+        class Sure(torch.nn.Module):
+            def forward(self, embeddings):
+                return (embeddings[:, 0] > 0).float()
+
+        hotrow.torch.export(self.tables, Sure(), f"{self.folder}/sure", output="probability")
+        batch = Batch(5)
+        with hotrow.Scorer(f"{self.folder}/sure") as scorer:
+            self.assertTrue(np.isfinite(scorer.score(batch.ids)).all())
+            found = scorer.score(batch.ids, probabilities=True)
+        self.assertLessEqual(set(found.flatten()), {0.0, 1.0})
+
     def test_a_plain_module(self):
         top = torch.nn.Linear(self.tables.pooled_dim, 1)
         hotrow.torch.export(self.tables, top, f"{self.folder}/plain")

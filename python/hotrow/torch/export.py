@@ -21,6 +21,7 @@ from ..saved import Path, text, texts
 from .module import EmbeddingCollection, _plain
 
 _INPUTS = ["embeddings", "dense"]
+_LOGIT_MAX = 104.0  # its probability, and that of the least, are 1 and 0 in float32
 _SAMPLES = 3  # of the example; torch.export takes 0 and 1 for sizes that never change
 
 
@@ -53,7 +54,8 @@ class _DensePart(nn.Module):
         part = self.owner if self._method is None else getattr(self.owner, self._method)
         out = part(embeddings) if dense is None else part(embeddings, dense)
         if self._is_probability:
-            out = torch.logit(out)
+            # Of 0 and 1, which float32 rounds to early, it is infinite, which replies cannot hold.
+            out = torch.logit(out).clamp(-_LOGIT_MAX, _LOGIT_MAX)
         return (out[:, None] if out.dim() == 1 else out).float()
 
 
