@@ -49,19 +49,16 @@ absl::Status EmbeddingCollection::Impl::Open() {
     shuffle->KeepResiduals(residuals.get());
   }
   HOTROW_ASSIGN_OR_RETURN(tiers, Tiers::Create(options, plan, place, ctx.pool));
-  if (tiers->staged()) {
-    HOTROW_ASSIGN_OR_RETURN(device_initialised_rows,
-                            DeviceMemory<int64_t>::Create(1, {ctx.device, ctx.stream}));
-    HOTROW_ASSIGN_OR_RETURN(read_back_rows, SharedBuffer<int64_t>::Create(1, {ctx.device}));
-    constexpr int64_t kNone = 0;
-    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
-  }
+  HOTROW_ASSIGN_OR_RETURN(initialised_rows,
+                          DeviceMemory<int64_t>::Create(1, {ctx.device, ctx.stream}));
+  HOTROW_ASSIGN_OR_RETURN(read_back_rows, SharedBuffer<int64_t>::Create(1, {ctx.device}));
+  constexpr int64_t kNone = 0;
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, initialised_rows.data(), &kNone, sizeof(kNone)));
   steps = static_cast<uint32_t>(options.start.steps);
-  HOTROW_ASSIGN_OR_RETURN(rules, RowRules::Create(options, plan, shuffle.get(), place.staged));
+  HOTROW_ASSIGN_OR_RETURN(rules, RowRules::Create(options, plan, shuffle.get()));
   if (!options.start.from.empty()) HOTROW_RETURN_IF_ERROR(rules->CountRows(tiers->store()));
-  gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get(), device_rows.get());
-  evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
-                                            device_rows.get(), rules.get());
+  gradients = std::make_unique<RowGradients>(Parts(), ctx);
+  evaluation = std::make_unique<Evaluation>(options, Parts(), ctx);
   erasure = std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(),
                                          residuals.get(), rules.get());
   writes = std::make_unique<RowWrites>(options, plan, ctx, tiers.get(), shuffle.get(),
@@ -116,9 +113,8 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection::Impl>> EmbeddingCollection::
     HOTROW_ASSIGN_OR_RETURN(id_lane, impl->Connect());
     HOTROW_RETURN_IF_ERROR(impl->RunTogether([&impl]() -> absl::Status { return impl->Open(); }));
   }
-  impl->prefetcher = std::make_unique<Prefetcher>(impl->options, impl->plan, ctx, impl->tiers.get(),
-                                                  impl->shuffle.get(), impl->device_keys.get(),
-                                                  std::move(id_lane));
+  impl->prefetcher =
+      std::make_unique<Prefetcher>(impl->options, ctx, impl->tiers.get(), std::move(id_lane));
   // Here, before the lanes of `impl` leave the job and that is what others hear.
   HOTROW_RETURN_IF_ERROR(hotrow::EndJobUnlessOk(impl->family(), impl->prefetcher->status()));
   return impl;

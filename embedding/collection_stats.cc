@@ -15,9 +15,7 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   stats.tables = c.tables;
   // The device may be writing it.
   stats.initialised_rows =
-      c.tiers->staged()
-          ? std::atomic_ref<int64_t>(*impl_->read_back_rows.data()).load(std::memory_order_relaxed)
-          : c.initialised_rows;
+      std::atomic_ref<int64_t>(*impl_->read_back_rows.data()).load(std::memory_order_relaxed);
   stats.prefetch_waits = c.prefetcher->prefetch_waits();
   stats.lookup_waits = c.lookup_waits;
   stats.lookup_wait_ns = c.lookup_wait_ns;
@@ -25,9 +23,9 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   c.evaluation->AddTo(&stats);
   c.rules->AddTo(&stats);
   for (const EmbeddingStep::Impl* const step : c.outstanding) {
-    if (!step->awaits_batch()) step->batch.AddTo(&stats);  // the Prefetcher may be taking it
+    if (!step->awaits_batch()) step->batch->AddTo(&stats);  // the Prefetcher may be taking it
   }
-  for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
+  for (const auto& step : c.free_steps) step->batch->AddTo(&stats);
   if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();
   if (c.shuffle != nullptr) {
     internal::RowShuffleBytes sent = c.shuffle->bytes();

@@ -116,7 +116,7 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
   }
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, NewStep());
   const TakeArrays arrays = owner == nullptr ? TakeArrays::kCopy : TakeArrays::kInPlace;
-  TakenBatch* const taken = &impl->batch.input;
+  TakenBatch* const taken = &impl->batch->input;
   impl->late = ready != nullptr;
   if (impl->late) {
     taken->owner = std::move(owner);

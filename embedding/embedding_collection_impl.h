@@ -56,7 +56,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::unique_ptr<internal::Tiers> tiers;
   std::unique_ptr<internal::GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<internal::RowShuffle> shuffle;           // null: alone
-  // For several ranks that are staged: the exchanges of steps, and rows of evaluations.
+  // For several ranks with caches on devices: the exchanges of steps, and rows of evaluations.
   std::unique_ptr<internal::DeviceKeyShuffle> device_keys;
   std::unique_ptr<internal::DeviceRowShuffle> device_rows;
   std::unique_ptr<internal::RowRules> rules;
@@ -73,10 +73,9 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
-  std::vector<TableStats> tables;                 // of EmbeddingStats: names and lookups
-  int64_t initialised_rows = 0;                   // not staged
-  DeviceMemory<int64_t> device_initialised_rows;  // staged: one number,
-  SharedBuffer<int64_t> read_back_rows;           // and its copy of the last Update that is done
+  std::vector<TableStats> tables;          // of EmbeddingStats: names and lookups
+  DeviceMemory<int64_t> initialised_rows;  // one number,
+  SharedBuffer<int64_t> read_back_rows;    // and its copy of the last Update that is done
   int64_t lookup_waits = 0;
   int64_t lookup_wait_ns = 0;
 
@@ -90,6 +89,16 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   static absl::StatusOr<std::unique_ptr<Impl>> Create(const EmbeddingCollectionOptions& options,
                                                       const ExecContext& ctx);
+  // What steps and evaluation go through.
+  internal::StepParts Parts() const {
+    return {plan,
+            tiers.get(),
+            rules.get(),
+            shuffle.get(),
+            device_keys.get(),
+            device_rows.get(),
+            options.on_update != nullptr};
+  }
   // Makes all that is of this rank alone.
   absl::Status Open();
   // With several ranks: makes the exchanges, and returns the channel for keys.
@@ -160,7 +169,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // Counts the lookups of a step that was updated.
   void CountLookups(const internal::StepBatch& batch, const internal::StepKeys& served);
   // Calls options.on_update.
-  absl::Status TellOfUpdate(internal::StepBatch& batch, const internal::StepKeys& served);
+  absl::Status TellOfUpdate(internal::StepBatch* batch);
 
   // --- collection_rows.cc
 

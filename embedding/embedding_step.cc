@@ -13,7 +13,7 @@
 namespace hotrow {
 
 using internal::PlannedTable;
-using internal::RowReader;
+using internal::StepBatch;
 using internal::StepKeys;
 using internal::TakenBatch;
 
@@ -47,17 +47,17 @@ void EmbeddingStep::Cancel() {
 }
 
 int64_t EmbeddingStep::batch_size() const {
-  return impl_ == nullptr || impl_->awaits_batch() ? 0 : impl_->batch.input.batch_size;
+  return impl_ == nullptr || impl_->awaits_batch() ? 0 : impl_->batch->input.batch_size;
 }
 int64_t EmbeddingStep::num_lookups() const {
-  return impl_ == nullptr || impl_->awaits_batch() ? 0 : impl_->batch.input.num_lookups();
+  return impl_ == nullptr || impl_->awaits_batch() ? 0 : impl_->batch->input.num_lookups();
 }
 int64_t EmbeddingStep::num_unique_keys() const {
   if (impl_ == nullptr) return 0;
   const bool known =
       impl_->use != Impl::Use::kPrefetched || impl_->collection->options.prefetch_depth == 0;
   if (!known) return 0;  // a thread of the pipeline may be setting them
-  const std::span<const int64_t> offsets = impl_->batch.wanted_offsets();
+  const std::span<const int64_t> offsets = impl_->batch->wanted_offsets();
   return offsets.empty() ? 0 : offsets.back();
 }
 
@@ -65,17 +65,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
   std::unique_ptr<EmbeddingStep::Impl> step;
   // A device may still be at work with the step that ended last, and one that takes its memory
   // waits for that: so there is one more.
-  const bool rests = tiers->staged() && ctx.device != Device::kCpu && options.prefetch_depth > 0;
+  const bool rests = ctx.device != Device::kCpu && options.prefetch_depth > 0;
   if (free_steps.size() <= (rests ? 1 : 0)) {
     step = std::make_unique<EmbeddingStep::Impl>();
     step->collection = this;
-    step->batch.alone = shuffle == nullptr;
-    step->batch.staged = tiers->staged();
-    step->batch.rounds = plan.rounds;
-    step->batch.input = TakenBatch(ctx.device);
-    step->batch.tells = options.on_update != nullptr;
-    HOTROW_ASSIGN_OR_RETURN(step->batch.upload,
-                            DeviceStream::Create(ctx.device, /*is_urgent=*/true));
+    HOTROW_ASSIGN_OR_RETURN(step->batch, StepBatch::Create(Parts(), ctx));
   } else {
     step = std::move(free_steps.front());
     free_steps.pop_front();
@@ -86,12 +80,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
 
 void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   // Only this step can have begun anything: it was the oldest.
-  if (shuffle != nullptr && step->begun()) shuffle->Drop();
-  // What a Start that failed has enqueued reads the step, too.
-  if (device_rows != nullptr && step->may_have_begun()) device_rows->Drop(ctx);
-  tiers->Release(ctx, &step->tiers, updated);
-  // An error is one of the device, and the next call that enqueues says it again.
-  step->batch.upload.RunAfter(ctx.stream).IgnoreError();
+  step->batch->End(ctx, &step->tiers, step->may_have_begun(), updated);
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
   if (at != outstanding.end()) {
     outstanding.erase(at);
@@ -99,7 +88,7 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   }
   step->take_late = nullptr;
   // Last: what it lets go of may be code of the caller.
-  step->batch.input.Clear();
+  step->batch->input.Clear();
 }
 
 // --- Its lookup
@@ -117,44 +106,19 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     step->use = EmbeddingStep::Impl::Use::kFailed;
     return resident;
   }
-  internal::StepBatch& b = step->batch;
-  if (tiers->staged()) {
-    absl::Status started;
-    if (device_rows != nullptr) {
-      started = device_rows->StartRows(ctx, b.device_shuffled.routes(), b.at.rows, steps + 1,
-                                       /*evaluation=*/false,
-                                       const_cast<const std::byte**>(b.device_keys.rows().data()));
-    }
-    step->use = started.ok() ? EmbeddingStep::Impl::Use::kBegun : EmbeddingStep::Impl::Use::kFailed;
-    return started;
-  }
-  TraceSpan span(ctx.trace, "gather");
-  b.rows.resize(static_cast<size_t>(step->tiers.keys.size()));
-  HOTROW_RETURN_IF_ERROR(tiers->Resolve(ctx, &step->tiers, b.rows));
-  HOTROW_RETURN_IF_ERROR(rules->Read(ctx, b.ruled_rows(), RowReader::kTraining, &b.ruled));
-  HOTROW_RETURN_IF_ERROR(b.PlaceArrays(/*grouped=*/true));
-  if (shuffle != nullptr) {
-    HOTROW_RETURN_IF_ERROR(shuffle->StartRows(ctx, b.shuffled, b.ruled.weights(), steps + 1,
-                                              /*evaluation=*/false));
-  }
-  step->use = EmbeddingStep::Impl::Use::kBegun;
-  return absl::OkStatus();
+  const absl::Status begun = step->batch->BeginLookup(ctx, &step->tiers, steps + 1);
+  step->use = begun.ok() ? EmbeddingStep::Impl::Use::kBegun : EmbeddingStep::Impl::Use::kFailed;
+  return begun;
 }
 
 absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
                                                const EmbeddingOutput& output) {
-  internal::StepBatch& b = step->batch;
-  if (shuffle != nullptr) {
+  StepBatch& b = *step->batch;
+  if (!b.alone()) {
     TraceSpan span(ctx.trace, "embedding_shuffle");
-    if (device_rows != nullptr) {
-      HOTROW_RETURN_IF_ERROR(device_rows->FinishRows(ctx));
-    } else {
-      b.value_rows.resize(b.wanted.keys.size());
-      HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.ruled.weights(), b.value_rows));
-      b.at.value_rows = b.value_rows.data();
-    }
+    HOTROW_RETURN_IF_ERROR(b.FinishLookup(ctx));
   }
-  HOTROW_RETURN_IF_ERROR(b.Pool(ctx, plan, output));
+  HOTROW_RETURN_IF_ERROR(b.Pool(ctx, output));
   step->use = EmbeddingStep::Impl::Use::kLookedUp;
   return absl::OkStatus();
 }
@@ -186,14 +150,14 @@ absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   return c.Together([&]() -> absl::Status {
     // A late batch has its sizes then.
     if (impl_->late) HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
-    HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, output));
+    HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch->input, output));
     HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
     return c.Lookup(impl_.get(), output);
   });
 }
 
 absl::Status EmbeddingCollection::Impl::LookupRows(EmbeddingStep::Impl* step, const float** rows) {
-  const internal::StepBatch& b = step->batch;
+  const StepBatch& b = *step->batch;
   TraceSpan span(ctx.trace, "pool");
   HOTROW_RETURN_IF_ERROR(AddressLookups(ctx, {.rows = b.at.value_rows,
                                               .inverse = b.at.inverse,
@@ -206,9 +170,9 @@ absl::Status EmbeddingCollection::Impl::LookupRows(EmbeddingStep::Impl* step, co
 
 bool EmbeddingStep::has_single_lookups() const {
   if (impl_ == nullptr || impl_->awaits_batch()) return false;
-  const TakenBatch& input = impl_->batch.input;
+  const TakenBatch& input = impl_->batch->input;
   const internal::Plan& plan = impl_->collection->plan;
-  if (!impl_->batch.alone || !input.single_lookups || !input.weights.empty()) return false;
+  if (!impl_->batch->alone() || !input.single_lookups || !input.weights.empty()) return false;
   return std::all_of(plan.features.begin(), plan.features.end(),
                      [&plan](const internal::PlannedFeature& feature) {
                        return feature.pooling != Pooling::kNone &&
@@ -243,13 +207,13 @@ absl::Status EmbeddingCollection::Impl::CheckUpdate(const EmbeddingStep::Impl& s
   if (steps == UINT32_MAX) {
     return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
   }
-  return internal::CheckShapes(plan, step.batch.input, gradient);
+  return internal::CheckShapes(plan, step.batch->input, gradient);
 }
 
 absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
                                                     const EmbeddingGradient& gradient) {
   HOTROW_RETURN_IF_ERROR(CheckUpdate(*step, gradient));
-  HOTROW_RETURN_IF_ERROR(gradients->Begin(gradient, steps + 1, &step->batch));
+  HOTROW_RETURN_IF_ERROR(gradients->Begin(gradient, steps + 1, step->batch.get()));
   step->use = EmbeddingStep::Impl::Use::kUpdateBegun;
   step->skip = gradient.skip;
   return absl::OkStatus();
@@ -284,19 +248,17 @@ absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                const EmbeddingGradient& gradient,
                                                float learning_rate_factor) {
-  internal::StepBatch& b = step->batch;
+  StepBatch& b = *step->batch;
   const bool begun = step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
-  b.FindTrained(plan);
   HOTROW_RETURN_IF_ERROR(rules->ChooseTrained(ctx, b.ruled_rows(), steps + 1, &b.ruled));
   const float* const* sums = nullptr;
   if (begun) {
-    HOTROW_ASSIGN_OR_RETURN(float* const* const finished, gradients->Finish(b));
-    HOTROW_RETURN_IF_ERROR(rules->ScaleGradients(ctx, b.served(), b.ruled, finished));
+    HOTROW_ASSIGN_OR_RETURN(float* const* const finished, gradients->Finish(&b));
+    HOTROW_RETURN_IF_ERROR(rules->ScaleGradients(ctx, b.ruled_rows().keys, b.ruled, finished));
     sums = finished;
   }
   const StepKeys& served = step->tiers.keys;
-  HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(
-      &step->tiers, b.ruled.trained, b.staged ? b.served_on_device().rows() : std::span(b.rows)));
+  HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(&step->tiers, b.ruled.trained, b.rows()));
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
@@ -304,23 +266,20 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor, step->skip)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
   rules->AfterUpdate(b.ruled_rows(), b.ruled);
-  if (tiers->staged()) {
-    HOTROW_RETURN_IF_ERROR(
-        EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
-  }
+  HOTROW_RETURN_IF_ERROR(
+      EnqueueCopy(ctx, read_back_rows.data(), initialised_rows.data(), sizeof(int64_t)));
   steps += 1;
   absl::Status ended = rules->EndStep(steps, learning_rate_factor);
   unique_keys += served.size();
   CountLookups(b, served);
-  ended.Update(TellOfUpdate(b, served));
+  ended.Update(TellOfUpdate(&b));
   End(step, /*updated=*/true);
   // What has aged since a snapshot began still belongs to it.
   if (snapshots->ended()) rules->DropAged(steps, tiers->store());
   return ended;
 }
 
-void EmbeddingCollection::Impl::CountLookups(const internal::StepBatch& batch,
-                                             const StepKeys& served) {
+void EmbeddingCollection::Impl::CountLookups(const StepBatch& batch, const StepKeys& served) {
   const std::vector<int64_t> lookups = LookupsOf(batch);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     TableStats& table = tables[static_cast<size_t>(plan.tables[t].config)];
@@ -329,27 +288,22 @@ void EmbeddingCollection::Impl::CountLookups(const internal::StepBatch& batch,
   }
 }
 
-absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
-                                                     const StepKeys& served) {
+absl::Status EmbeddingCollection::Impl::TellOfUpdate(StepBatch* batch) {
   if (options.on_update == nullptr) return absl::OkStatus();
-  const auto n = static_cast<size_t>(served.size());
-  std::span<const RowKey> keys(served.keys, n);
-  std::span<const int32_t> counts(served.counts, n);
-  if (batch.staged) HOTROW_RETURN_IF_ERROR(batch.served_on_device().Told(&keys, &counts));
+  HOTROW_ASSIGN_OR_RETURN(const StepKeys told, batch->Told());
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const int64_t begin = served.table_offsets[t];
-    const int64_t of_table = served.table_offsets[t + 1] - begin;
-    options.on_update(static_cast<uint32_t>(plan.tables[t].config), keys.subspan(begin, of_table),
-                      counts.subspan(begin, of_table));
+    const int64_t begin = told.table_offsets[t];
+    const auto n = static_cast<size_t>(told.table_offsets[t + 1] - begin);
+    options.on_update(static_cast<uint32_t>(plan.tables[t].config), {told.keys + begin, n},
+                      {told.counts + begin, n});
   }
   return absl::OkStatus();
 }
 
-absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
-                                                   const float* const* sums,
+absl::Status EmbeddingCollection::Impl::UpdateRows(const StepBatch& b, const float* const* sums,
                                                    float learning_rate_factor,
                                                    const uint32_t* skip) {
-  const StepKeys served = b.step_keys();
+  const StepKeys served = b.served();
   const std::vector<uint8_t>& marks = b.ruled.trained;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
@@ -367,25 +321,24 @@ absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
       if (keys != nullptr) keys = trained.keys.data();
     }
     // A row whose last step is 0 has never been updated: it joins its table with this update.
-    HOTROW_RETURN_IF_ERROR(SparseUpdate(
-        ctx, {.config = options.tables[table.config].optimizer,
-              .layout = &table.layout,
-              .num_rows = n,
-              .rows = rows,
-              .gradients = row_gradients,
-              .learning_rate_factor = learning_rate_factor,
-              .step = steps + 1,
-              .seed = options.seed,
-              .table = static_cast<uint32_t>(table.config),
-              .keys = keys,
-              .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows,
-              .history = rules->history(t),
-              .skip = skip}));
+    HOTROW_RETURN_IF_ERROR(SparseUpdate(ctx, {.config = options.tables[table.config].optimizer,
+                                              .layout = &table.layout,
+                                              .num_rows = n,
+                                              .rows = rows,
+                                              .gradients = row_gradients,
+                                              .learning_rate_factor = learning_rate_factor,
+                                              .step = steps + 1,
+                                              .seed = options.seed,
+                                              .table = static_cast<uint32_t>(table.config),
+                                              .keys = keys,
+                                              .new_rows = initialised_rows.data(),
+                                              .history = rules->history(t),
+                                              .skip = skip}));
   }
   return absl::OkStatus();
 }
 
-std::vector<int64_t> EmbeddingCollection::Impl::LookupsOf(const internal::StepBatch& batch) const {
+std::vector<int64_t> EmbeddingCollection::Impl::LookupsOf(const StepBatch& batch) const {
   std::vector<int64_t> lookups(plan.tables.size());
   for (size_t f = 0; f < plan.features.size(); ++f) {
     const auto bag = static_cast<int64_t>(f) * batch.input.batch_size;
@@ -396,7 +349,7 @@ std::vector<int64_t> EmbeddingCollection::Impl::LookupsOf(const internal::StepBa
   return lookups;
 }
 
-absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const internal::StepBatch& b,
+absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const StepBatch& b,
                                                         const EmbeddingGradient& gradient,
                                                         float learning_rate_factor) {
   const std::vector<int64_t> lookups = LookupsOf(b);
@@ -418,7 +371,7 @@ absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const internal::StepBatc
                             .step = steps + 1,
                             .seed = options.seed,
                             .keys = b.at.served_keys,
-                            .new_rows = device_initialised_rows.data(),
+                            .new_rows = initialised_rows.data(),
                             .skip = gradient.skip},
                            b);
 }

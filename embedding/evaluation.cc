@@ -8,27 +8,23 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "embedding/evaluation_impl.h"
+#include "embedding/ranks/device_row_shuffle_impl.h"
 #include "ops/rows/pooled_lookup.h"
 
 namespace hotrow::internal {
 
-Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan,
-                       const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
-                       DeviceRowShuffle* device_shuffle, const RowRules* rules)
-    : plan_(plan),
+Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const StepParts& parts,
+                       const ExecContext& ctx)
+    : parts_(parts),
+      plan_(parts.plan),
+      shuffle_(parts.shuffle),
       ctx_(ctx),
       staging_bytes_(options.evaluation_staging_bytes),
-      tiers_(tiers),
-      shuffle_(shuffle),
-      device_shuffle_(device_shuffle),
-      rules_(rules) {
-  batch_.alone = shuffle == nullptr;
-  batch_.staged = tiers->staged();
-}
+      batch_(parts) {}
 
 absl::Status Evaluation::EnsureStaging() {
   if (!staging_.empty()) return absl::OkStatus();
-  HOTROW_ASSIGN_OR_RETURN(batch_.upload, DeviceStream::Create(ctx_.device));
+  HOTROW_ASSIGN_OR_RETURN(upload_, DeviceStream::Create(ctx_.device));
   HOTROW_ASSIGN_OR_RETURN(
       staging_,
       DeviceMemory<std::byte>::Create(staging_bytes_, {ctx_.device, ctx_.stream, HugePages::kTry}));
@@ -50,18 +46,41 @@ absl::StatusOr<int64_t> Evaluation::AgreeOnSlices(int64_t own) {
 }
 
 absl::Status Evaluation::FindRows(RowReader reader) {
-  StepBatch& s = batch_;
+  HostStep& s = batch_;
   if (shuffle_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(shuffle_->ExchangeKeysInTurn(ctx_.OnHost(), s.wanted,
                                                         /*evaluation=*/true, &ids_, &s.shuffled));
   }
-  HOTROW_RETURN_IF_ERROR(tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows));
-  return rules_->Read(ctx_, s.ruled_rows(), reader, &s.ruled);
+  HOTROW_RETURN_IF_ERROR(parts_.tiers->Read(ctx_, s.served_keys(), staging_.data(), &s.places));
+  return parts_.rules->Read(ctx_, s.ruled_rows(), reader, &s.ruled);
+}
+
+absl::Status Evaluation::PlaceArrays() {
+  HostStep& s = batch_;
+  arrays_.Clear();
+  const size_t offsets = arrays_.Add(s.input.offsets);
+  const size_t weights = arrays_.Add(s.input.weights);
+  const size_t inverse = arrays_.Add(s.inverse);
+  const size_t rows = arrays_.Add(s.ruled.weights());
+  const size_t ask_order = arrays_.Add(s.shuffled.ask_order);
+  const size_t asked_rows = arrays_.Add(s.shuffled.asked_rows);
+  HOTROW_RETURN_IF_ERROR(arrays_.Upload(parts_.tiers->staged(), &upload_));
+  s.at = {.offsets = arrays_.At<int64_t>(offsets),
+          .weights = s.input.weights.empty() ? nullptr : arrays_.At<float>(weights),
+          .inverse = arrays_.At<int32_t>(inverse),
+          .value_rows = arrays_.At<const std::byte*>(rows),
+          .rows = arrays_.At<std::byte*>(rows)};
+  routes_ = {.ask_order = arrays_.At<int32_t>(ask_order),
+             .ask_offsets = s.shuffled.ask_offsets,
+             .asked_rows = arrays_.At<int32_t>(asked_rows),
+             .asked_offsets = s.shuffled.asked_offsets,
+             .table_offsets = s.shuffled.served.table_offsets};
+  return absl::OkStatus();
 }
 
 absl::Status Evaluation::FetchRows(uint32_t step) {
-  StepBatch& s = batch_;
-  if (!s.staged) {
+  HostStep& s = batch_;
+  if (parts_.device_rows == nullptr) {
     HOTROW_RETURN_IF_ERROR(FetchRowsOnHost(s.ruled.weights(), step));
     s.at.value_rows = s.value_rows.data();
     return absl::OkStatus();
@@ -71,20 +90,14 @@ absl::Status Evaluation::FetchRows(uint32_t step) {
     HOTROW_RETURN_IF_ERROR(
         device_value_rows_.Reserve(num_wanted + num_wanted / 4, {ctx_.device, ctx_.stream}));
   }
-  HOTROW_RETURN_IF_ERROR(device_shuffle_->StartRows(ctx_,
-                                                    {.ask_order = s.at.ask_order,
-                                                     .ask_offsets = s.shuffled.ask_offsets,
-                                                     .asked_rows = s.at.asked_rows,
-                                                     .asked_offsets = s.shuffled.asked_offsets,
-                                                     .table_offsets = s.served().table_offsets},
-                                                    s.at.rows, step, /*evaluation=*/true,
-                                                    device_value_rows_.data()));
+  HOTROW_RETURN_IF_ERROR(parts_.device_rows->StartRows(
+      ctx_, routes_, s.at.rows, step, /*evaluation=*/true, device_value_rows_.data()));
   s.at.value_rows = device_value_rows_.data();
-  return device_shuffle_->FinishRows(ctx_);
+  return parts_.device_rows->FinishRows(ctx_);
 }
 
 absl::Status Evaluation::FetchRowsOnHost(std::span<std::byte* const> served_rows, uint32_t step) {
-  StepBatch& s = batch_;
+  HostStep& s = batch_;
   const ExecContext host = ctx_.OnHost();
   HOTROW_RETURN_IF_ERROR(
       shuffle_->StartRows(host, s.shuffled, served_rows, step, /*evaluation=*/true));
@@ -93,16 +106,17 @@ absl::Status Evaluation::FetchRowsOnHost(std::span<std::byte* const> served_rows
 }
 
 absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) {
-  StepBatch& s = batch_;
+  HostStep& s = batch_;
   // What was enqueued for the slice before may still read its arrays.
-  HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
-  HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), plan_, &unique_));
+  HOTROW_RETURN_IF_ERROR(upload_.RunAfter(ctx_.stream));
+  s.FindSegments(&unique_.segments);
+  HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), &unique_));
   HOTROW_RETURN_IF_ERROR(FindRows(RowReader::kEvaluation));
   lookups_ += s.input.num_lookups();
-  unique_keys_ += std::ssize(s.served().keys);
-  HOTROW_RETURN_IF_ERROR(s.PlaceArrays(/*grouped=*/false));
+  unique_keys_ += std::ssize(s.served_keys().keys);
+  HOTROW_RETURN_IF_ERROR(PlaceArrays());
   if (shuffle_ != nullptr) HOTROW_RETURN_IF_ERROR(FetchRows(step));
-  return s.Pool(ctx_, plan_, output);
+  return s.Pool(ctx_, output);
 }
 
 absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const TakenBatch& batch) const {
@@ -183,8 +197,8 @@ absl::Status Evaluation::Run(const EmbeddingOutput& output, uint32_t step) {
 
 // A row whose last step is 0 is an initial one.
 absl::Status Evaluation::FindMarks(std::span<std::byte* const> served_rows) {
-  const StepBatch& s = batch_;
-  const TableKeys& served = s.served();
+  const HostStep& s = batch_;
+  const TableKeys& served = s.served_keys();
   served_has_row_.resize(served.keys.size());
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     for (int64_t i = served.table_offsets[t]; i < served.table_offsets[t + 1]; ++i) {
@@ -203,10 +217,10 @@ absl::Status Evaluation::FindMarks(std::span<std::byte* const> served_rows) {
 }
 
 absl::Status Evaluation::CopyToHost(std::vector<std::byte*>* rows) {
-  const StepBatch& s = batch_;
+  const HostStep& s = batch_;
   rows->assign(s.ruled.weights().begin(), s.ruled.weights().end());
   if (ctx_.device == Device::kCpu) return absl::OkStatus();
-  const std::vector<int64_t>& offsets = s.served().table_offsets;
+  const std::vector<int64_t>& offsets = s.served_keys().table_offsets;
   int64_t bytes = 0;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     bytes += (offsets[t + 1] - offsets[t]) * plan_.tables[t].layout.row_bytes;
@@ -227,9 +241,9 @@ absl::Status Evaluation::CopyToHost(std::vector<std::byte*>* rows) {
 
 absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> rows,
                                    std::span<bool> found, uint32_t step) {
-  StepBatch& s = batch_;
-  HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
-  HOTROW_RETURN_IF_ERROR(s.FindUniqueOf(ctx_.OnHost(), plan_, &unique_));
+  HostStep& s = batch_;
+  HOTROW_RETURN_IF_ERROR(upload_.RunAfter(ctx_.stream));
+  HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), &unique_));
   HOTROW_RETURN_IF_ERROR(FindRows(RowReader::kByKey));
   HOTROW_RETURN_IF_ERROR(CopyToHost(&host_rows_));
   std::vector<const std::byte*>& at = s.value_rows;  // of each distinct key, in host memory
@@ -296,10 +310,10 @@ absl::Status Evaluation::ReadRows(int32_t table, std::span<const uint64_t> keys,
 void Evaluation::AddTo(EmbeddingStats* stats) const {
   stats->evaluation_lookups += lookups_;
   stats->evaluation_unique_keys += unique_keys_;
-  batch_.AddTo(stats);
-  if (tiers_->staged()) {
-    stats->transfer_device_bytes += staging_.bytes() + device_value_rows_.bytes();
-  }
+  if (!parts_.tiers->staged()) return;
+  stats->transfer_host_bytes += arrays_.host_bytes();
+  stats->transfer_device_bytes +=
+      arrays_.device_bytes() + staging_.bytes() + device_value_rows_.bytes();
 }
 
 }  // namespace hotrow::internal

@@ -9,17 +9,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
+#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/ranks/device_row_shuffle_impl.h"
+#include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/rows/row_rules_impl.h"
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
 #include "embedding/taken_batch_impl.h"
-#include "embedding/tiers/tiers_impl.h"
+#include "embedding/tiers/step_arrays_impl.h"
 
 namespace hotrow::internal {
 
@@ -33,11 +34,9 @@ namespace hotrow::internal {
 //          communicator.
 class Evaluation {
  public:
-  // Not owned: all outlive this. shuffle: null with one rank; device_shuffle, too, and where the
-  // caches are not staged.
-  Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, DeviceRowShuffle* device_shuffle,
-             const RowRules* rules);
+  Evaluation(const EmbeddingCollectionOptions& options, const StepParts& parts,
+             const ExecContext& ctx);
+  ~Evaluation() { upload_.Wait().IgnoreError(); }
 
   // What Run looks up; filled by TakeBatch before each Run, which takes it.
   TakenBatch& input() { return input_; }
@@ -62,37 +61,40 @@ class Evaluation {
   int64_t SliceLookups() const;
   // Evaluates batch_.input.
   absl::Status RunSlice(const EmbeddingOutput& output, uint32_t step);
-  // Finds the rows of batch_.served(), as `reader` sees them: exchanges keys first where there are
-  // several ranks.
+  // Finds the rows of batch_.served_keys(), as `reader` sees them: exchanges keys first where there
+  // are several ranks.
   absl::Status FindRows(RowReader reader);
+  // Sets batch_.at to what loops or kernels of the device read, but for the rows of other ranks.
+  absl::Status PlaceArrays();
   // Several ranks: the rows of batch_.wanted from wherever they are kept; where they lie is then
   // batch_.at.value_rows.
   absl::Status FetchRows(uint32_t step);
   // The same by the host's channel, from host memory into host memory: batch_.value_rows.
   // served_rows: of what is served.
   absl::Status FetchRowsOnHost(std::span<std::byte* const> served_rows, uint32_t step);
-  // Where the rows of batch_.served() can be read by the host: copies where they lie on a GPU.
+  // Where the rows of batch_.served_keys() can be read by the host: copies where they lie on a GPU.
   absl::Status CopyToHost(std::vector<std::byte*>* rows);
   // Sets has_row_ of the keys of batch_.wanted. served_rows: memory of the host.
   absl::Status FindMarks(std::span<std::byte* const> served_rows);
   absl::Status ReadSlice(const PlannedTable& table, MatrixView<float> rows, std::span<bool> found,
                          uint32_t step);
 
+  const StepParts parts_;
   const Plan& plan_;
+  RowShuffle* const shuffle_;
   const ExecContext ctx_;
   const int64_t staging_bytes_;
-  Tiers* const tiers_;
-  RowShuffle* const shuffle_;
-  DeviceRowShuffle* const device_shuffle_;
-  const RowRules* const rules_;
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;
   TakenBatch input_;
-  StepBatch batch_;
+  HostStep batch_;
+  DeviceStream upload_;  // of arrays_; behind the kernels that read them the time before
+  StepArrays arrays_;
+  DeviceRoutes routes_;  // of the batch, several ranks
   UniqueScratch unique_;
   RowShuffle::Scratch ids_;
-  DeviceMemory<const std::byte*> device_value_rows_;  // [U], several ranks, staged
+  DeviceMemory<const std::byte*> device_value_rows_;  // [U], several ranks with caches on devices
   // What ReadRows uses.
   std::vector<std::byte> host_bytes_;
   std::vector<std::byte*> host_rows_;    // [served keys]

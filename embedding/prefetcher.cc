@@ -29,16 +29,12 @@ PrefetchedStep* StepOf(StepPipeline::Job* job) { return static_cast<PrefetchedSt
 
 }  // namespace
 
-Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const Plan& plan,
-                       const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
-                       DeviceKeyShuffle* device_shuffle, std::unique_ptr<CommLane> id_lane)
-    : plan_(plan),
-      communicator_(shuffle == nullptr ? nullptr : options.ranks.communicator),
+Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const ExecContext& ctx,
+                       Tiers* tiers, std::unique_ptr<CommLane> id_lane)
+    : communicator_(id_lane == nullptr ? nullptr : options.ranks.communicator),
       ctx_(PipelineContext(ctx, options.prefetch_depth > 0)),
       device_ctx_(ctx),
       tiers_(tiers),
-      shuffle_(shuffle),
-      device_shuffle_(device_shuffle),
       id_lane_(std::move(id_lane)),
       pipeline_(options.prefetch_depth > 0, Stages(ctx, options.prefetch_depth > 0)) {}
 
@@ -60,7 +56,7 @@ StepPipeline::Stages Prefetcher::Stages(const ExecContext& ctx, bool threaded) {
 
 void Prefetcher::Start(PrefetchedStep* step) {
   step->id_ticket = -1;
-  if (shuffle_ != nullptr) {
+  if (id_lane_ != nullptr) {
     step->id_ticket = id_lane_->Start([this, step](Communicator& channel) {
       return EndJobUnlessOk(communicator_, FindAndExchangeKeys(step, channel));
     });
@@ -81,13 +77,7 @@ absl::Status Prefetcher::FindAndExchangeKeys(PrefetchedStep* step, Communicator&
   HOTROW_RETURN_IF_ERROR(UseDevice(device_ctx_));
   HOTROW_RETURN_IF_ERROR(FindKeys(step, &lane_unique_));
   TraceSpan span(ctx_.trace, "id_shuffle");
-  StepBatch& b = step->batch;
-  if (!b.staged) {
-    return shuffle_->ExchangeKeys(ctx_, channel, b.wanted, /*evaluation=*/false, &lane_ids_,
-                                  &b.shuffled);
-  }
-  HOTROW_RETURN_IF_ERROR(device_shuffle_->Exchange(ctx_, b.device_keys, &b.device_shuffled));
-  return b.ServeOnDevice();
+  return step->batch->ExchangeKeys(ctx_, channel, &lane_ids_);
 }
 
 void Prefetcher::Withdraw(PrefetchedStep* step) {
@@ -103,23 +93,14 @@ absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) 
     HOTROW_RETURN_IF_ERROR(std::exchange(step->take_late, nullptr)(ctx_.pool));
   }
   TraceSpan span(ctx_.trace, "unique");
-  StepBatch& b = step->batch;
-  if (b.staged) return b.FindOnDevice(ctx_, plan_, &scratch->segments);
-  HOTROW_RETURN_IF_ERROR(b.FindUnique(ctx_, plan_, scratch));
-  HOTROW_RETURN_IF_ERROR(b.GroupByRow(ctx_, scratch));
-  b.FindScores(ctx_, plan_);
-  return absl::OkStatus();
+  return step->batch->FindKeys(ctx_, scratch);
 }
 
 absl::Status Prefetcher::Place(PrefetchedStep* step) {
   const absl::Status status = [&]() -> absl::Status {
     try {
-      if (shuffle_ == nullptr) {
-        HOTROW_RETURN_IF_ERROR(FindKeys(step, &unique_));
-        if (step->batch.staged) HOTROW_RETURN_IF_ERROR(step->batch.ServeOnDevice());
-      } else {
-        HOTROW_RETURN_IF_ERROR(id_lane_->Wait(step->id_ticket));
-      }
+      HOTROW_RETURN_IF_ERROR(id_lane_ == nullptr ? FindKeys(step, &unique_)
+                                                 : id_lane_->Wait(step->id_ticket));
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError("Prefetch: no memory for the keys of the batch");
     }
@@ -136,7 +117,7 @@ absl::Status Prefetcher::Place(PrefetchedStep* step) {
 // placed, so they count as hits, and are there before this step's own are read.
 absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
   TierStep* const rows = &step->tiers;
-  rows->keys = step->batch.step_keys();
+  rows->keys = step->batch->served();
   bool waited = false;
   bool from_scratch = false;
   for (;;) {
@@ -152,7 +133,7 @@ absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
     if (alone && placed == TieredTable::Placed::kNoRoom) {
       // What was placed beside the rows of an older step may stand in the way of the rest.
       if (from_scratch) {
-        return tiers_->NoRoomError(rows->keys, step->batch.input.batch_size, shuffle_ == nullptr);
+        return tiers_->NoRoomError(rows->keys, step->batch->input.batch_size, step->batch->alone());
       }
       from_scratch = true;
       tiers_->GiveUp(rows);
@@ -170,15 +151,7 @@ absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
 absl::Status Prefetcher::Fill(PrefetchedStep* step) {
   TraceSpan span(ctx_.trace, "fill");
   HOTROW_RETURN_IF_ERROR(tiers_->MakeResident(ctx_, &step->tiers));
-  if (!tiers_->staged()) return absl::OkStatus();
-  // With a cache a row stays where it is until the step ends.
-  StepBatch& b = step->batch;
-  const absl::Status enqueued = b.upload.Run(
-      ctx_, [tiers = tiers_, in_tiers = &step->tiers, rows = b.served_on_device().rows()](
-                const ExecContext& here) { return tiers->Resolve(here, in_tiers, rows); });
-  // All that was enqueued reads what the step holds.
-  const absl::Status done = b.upload.Wait();
-  return enqueued.ok() ? done : enqueued;
+  return step->batch->Fill(ctx_, &step->tiers);
 }
 
 }  // namespace hotrow::internal

@@ -10,9 +10,7 @@
 #include "base/exec_context.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
-#include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"
-#include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
@@ -28,11 +26,8 @@ namespace hotrow::internal {
 // Threads: the caller's, but NotifyRoom and prefetch_waits, which any thread may call.
 class Prefetcher {
  public:
-  // plan, tiers and the shuffles are not owned and outlive this. Several ranks: shuffle and
-  // id_lane, the channel for keys, and where the tiers are staged device_shuffle, which has
-  // its own channel; null alone.
-  Prefetcher(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, DeviceKeyShuffle* device_shuffle,
+  // tiers: not owned, outlives this. id_lane: the channel for keys of several ranks; null alone.
+  Prefetcher(const EmbeddingCollectionOptions& options, const ExecContext& ctx, Tiers* tiers,
              std::unique_ptr<CommLane> id_lane);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
@@ -74,13 +69,10 @@ class Prefetcher {
   absl::Status WithRows(absl::FunctionRef<absl::Status()> work);
   StepPipeline::Stages Stages(const ExecContext& ctx, bool threaded);
 
-  const Plan& plan_;
-  Communicator* const communicator_;
+  Communicator* const communicator_;  // null: alone
   const ExecContext ctx_;
   const ExecContext device_ctx_;  // the caller's, for threads that need its device
   Tiers* const tiers_;
-  RowShuffle* const shuffle_;
-  DeviceKeyShuffle* const device_shuffle_;
   std::atomic<int64_t> prefetch_waits_{0};
 
   UniqueScratch unique_;  // of the first stage

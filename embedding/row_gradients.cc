@@ -3,6 +3,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/row_gradients_impl.h"
+#include "ops/keys/key_rows.h"
 #include "ops/update/fused_sparse_update.h"
 #include "ops/update/gradient_segment_sum.h"
 
@@ -19,8 +20,8 @@ absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* m
 
 }  // namespace
 
-absl::StatusOr<std::vector<FloatRows>> RowGradients::PlaceTables(
-    std::span<const int64_t> offsets, DeviceMemory<float>* floats) const {
+absl::Status RowGradients::PlaceRows(std::span<const int64_t> offsets, DeviceMemory<float>* floats,
+                                     DeviceMemory<float*>* rows) const {
   std::vector<FloatRows> runs;
   int64_t total = 0;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
@@ -29,26 +30,12 @@ absl::StatusOr<std::vector<FloatRows>> RowGradients::PlaceTables(
     total += (offsets[t + 1] - offsets[t]) * dim;
   }
   HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, total, floats));
+  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, offsets.back(), rows));
   float* next = floats->data();
   for (FloatRows& run : runs) {
     run.first = next;
     next += (run.end - run.begin) * run.stride;
   }
-  return runs;
-}
-
-absl::Status RowGradients::PlaceRows(std::span<const int64_t> offsets, DeviceMemory<float>* floats,
-                                     std::vector<float*>* rows) const {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<FloatRows> runs, PlaceTables(offsets, floats));
-  rows->resize(static_cast<size_t>(offsets.back()));
-  return AddressRuns(ctx_.OnHost(), {.runs = runs, .rows = rows->data()});
-}
-
-absl::Status RowGradients::PlaceRowsOnDevice(std::span<const int64_t> offsets,
-                                             DeviceMemory<float>* floats,
-                                             DeviceMemory<float*>* rows) const {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<FloatRows> runs, PlaceTables(offsets, floats));
-  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, offsets.back(), rows));
   return AddressRuns(ctx_, {.runs = runs, .rows = rows->data()});
 }
 
@@ -81,13 +68,8 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
                                  StepBatch* batch) {
   StepBatch& b = *batch;
   const int64_t num_wanted = b.wanted_offsets().back();
-  if (b.staged) {
-    HOTROW_RETURN_IF_ERROR(PlaceRowsOnDevice(b.wanted_offsets(), &wanted_, &device_wanted_rows_));
-    b.at.gradients = device_wanted_rows_.data();
-  } else {
-    HOTROW_RETURN_IF_ERROR(PlaceRows(b.wanted_offsets(), &wanted_, &wanted_rows_));
-    b.at.gradients = wanted_rows_.data();
-  }
+  HOTROW_RETURN_IF_ERROR(PlaceRows(b.wanted_offsets(), &wanted_, &wanted_rows_));
+  b.at.gradients = wanted_rows_.data();
   {
     TraceSpan span(ctx_.trace, "segment_sum");
     const std::vector<JaggedFeature> features = FeaturesOf(gradient, b.input);
@@ -108,12 +90,9 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
                                                      .workspace = workspace_.data(),
                                                      .workspace_bytes = workspace_bytes}));
   }
-  if (shuffle_ == nullptr) return absl::OkStatus();
-  if (!b.staged) return shuffle_->StartGradients(ctx_, b.wanted, b.shuffled, wanted_rows_, step);
-  HOTROW_RETURN_IF_ERROR(
-      PlaceRowsOnDevice(b.device_shuffled.served.table_offsets(), &served_, &device_served_rows_));
-  return device_shuffle_->StartGradients(ctx_, b.device_keys, b.device_shuffled.routes(),
-                                         b.at.gradients, step, device_served_rows_.data());
+  if (alone_) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(PlaceRows(b.served().table_offsets, &served_, &served_rows_));
+  return b.StartGradients(ctx_, step, served_rows_.data());
 }
 
 absl::Status RowGradients::Update(const EmbeddingGradient& gradient, FusedSparseUpdateArgs update,
@@ -139,16 +118,10 @@ absl::Status RowGradients::Update(const EmbeddingGradient& gradient, FusedSparse
   return FusedSparseUpdate(ctx_, update);
 }
 
-absl::StatusOr<float* const*> RowGradients::Finish(const StepBatch& batch) {
-  if (shuffle_ == nullptr) return batch.at.gradients;
+absl::StatusOr<float* const*> RowGradients::Finish(StepBatch* batch) {
+  if (alone_) return batch->at.gradients;
   TraceSpan span(ctx_.trace, "gradient_shuffle");
-  if (batch.staged) {
-    HOTROW_RETURN_IF_ERROR(device_shuffle_->FinishGradients(ctx_));
-    return device_served_rows_.data();
-  }
-  HOTROW_RETURN_IF_ERROR(PlaceRows(batch.shuffled.served.table_offsets, &served_, &served_rows_));
-  HOTROW_RETURN_IF_ERROR(
-      shuffle_->FinishGradients(ctx_, batch.shuffled, wanted_rows_, served_rows_));
+  HOTROW_RETURN_IF_ERROR(batch->FinishGradients(ctx_, served_rows_.data()));
   return served_rows_.data();
 }
 

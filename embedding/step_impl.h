@@ -5,30 +5,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/buffer.h"
-#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
 #include "base/thread_pool.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/device_keys_impl.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/rows/row_rules_impl.h"
 #include "embedding/stats.h"
 #include "embedding/taken_batch_impl.h"
-#include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 #include "ops/jagged.h"
 #include "ops/keys/unique.h"
 
 namespace hotrow::internal {
+
+class DeviceKeyShuffle;
+class DeviceRowShuffle;
 
 // Where a feature's columns lie in `pooled`, or its rows in its view of `unpooled`. JaggedFeature
 // serves both directions: the data of a gradient is only read.
@@ -75,108 +76,164 @@ struct TrainedRows {
   }
 };
 
-// A batch with its distinct keys, the rows of these, and where the loops or kernels of a device
-// read all that. Reused, so that its memory is. One thread at a time.
-struct StepBatch {
-  ~StepBatch() { upload.Wait().IgnoreError(); }
+// The parts of a collection that its steps go through. Not owned.
+struct StepParts {
+  const Plan& plan;
+  Tiers* tiers = nullptr;
+  const RowRules* rules = nullptr;
+  RowShuffle* shuffle = nullptr;            // several ranks
+  DeviceKeyShuffle* device_keys = nullptr;  // several ranks whose caches lie on devices
+  DeviceRowShuffle* device_rows = nullptr;  // the same
+  bool tells = false;  // the host wants to know the keys of each step, see on_update
+};
 
-  bool alone = true;    // of one rank
-  bool staged = false;  // as in CachePlace
-  bool rounds = false;  // some table has weights of 16 bits, which updates round
-  bool tells = false;   // the host wants to know the keys of each step, see on_update
+// A batch with its distinct keys, the rows of these, and where loops or kernels read all that.
+// There are two kinds: HostStep, and where caches lie on a device that of device_step.cc. Reused,
+// so that its memory is.
+//
+// Life:    FindKeys, and ExchangeKeys with several ranks. The owner has the rows of served() placed
+//          and read, and calls Fill. Then BeginLookup; FinishLookup with several ranks; Pool. Then
+//          StartGradients and FinishGradients with several ranks. End, wherever it has come to.
+// Threads: one at a time. AddTo may be called beside all that comes before BeginLookup.
+class StepBatch {
+ public:
+  static absl::StatusOr<std::unique_ptr<StepBatch>> Create(const StepParts& parts,
+                                                           const ExecContext& ctx);
+  virtual ~StepBatch() = default;
 
   TakenBatch input;
-  // Staged, training finds keys on the device (FindOnDevice), and what follows up to `rows` is of
-  // the evaluation alone, which finds them on the host.
-  TableKeys wanted;                          // the distinct keys of the batch
-  std::vector<int32_t> inverse;              // [N] into wanted
-  std::vector<int64_t> row_offsets;          // [U + 1] lookups of each wanted key
-  std::vector<int32_t> lookup_order;         // [N]
-  ShuffledKeys shuffled;                     // several ranks: what they want of this one
-  std::vector<uint64_t> served_keys;         // [served keys], or empty: no table rounds
-  std::vector<std::byte*> rows;              // [served keys], where they lie
-  RowRules::Step ruled;                      // of `rows`: what rules make of them
-  std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
+  RowRules::Step ruled;  // what rules make of ruled_rows()
 
-  // What loops or kernels read of the above.
+  // What loops or kernels read of the batch and its keys.
   struct Pointers {
     const int64_t* offsets = nullptr;
     const float* weights = nullptr;  // or null
     const int32_t* inverse = nullptr;
     const int64_t* row_offsets = nullptr;
     const int32_t* lookup_order = nullptr;
-    const int32_t* ask_order = nullptr;   // of ShuffledKeys, where several ranks evaluate staged
-    const int32_t* asked_rows = nullptr;  // the same
     const std::byte* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
     std::byte* const* rows = nullptr;              // [served keys]
     const uint64_t* served_keys = nullptr;         // [served keys], or null: no table rounds
     float* const* gradients = nullptr;             // [U], see RowGradients
   };
   Pointers at;
-  // Staged: their copies, and the stream that they travel on. Since memory is used again, the
-  // stream also waits for the kernels that read the copies of the time before.
-  DeviceStream upload;
-  StepArrays arrays;
-  // Staged, of training: what it looks up, and of several ranks what they want of this one.
-  DeviceKeys device_keys;
-  DeviceShuffledKeys device_shuffled;
 
+  bool alone() const { return parts_.shuffle == nullptr; }  // of one rank
+
+  // The distinct keys of `input`, and the lookups of each. scratch->segments: its runs of a table.
+  virtual absl::Status FindKeys(const ExecContext& ctx, UniqueScratch* scratch) = 0;
+  virtual absl::Status ExchangeKeys(const ExecContext& ctx, Communicator& channel,
+                                    RowShuffle::Scratch* scratch) = 0;
+  // [T + 1] of the keys that the batch looks up.
+  virtual std::span<const int64_t> wanted_offsets() const = 0;
   // The keys whose rows this rank keeps and makes resident.
-  DeviceKeys& served_on_device() { return alone ? device_keys : device_shuffled.served; }
-  const DeviceKeys& served_on_device() const {
-    return alone ? device_keys : device_shuffled.served;
-  }
-  const TableKeys& served() const { return alone ? wanted : shuffled.served; }
-  // Their rows, for the rules.
-  RuledRows ruled_rows() const {
-    return {.keys = served(),
-            .rows = rows,
-            .lookups = alone ? wanted.counts : shuffled.lookups,
-            .scores = alone ? wanted.scores : shuffled.scores};
+  virtual StepKeys served() const = 0;
+  // Their rows are resident.
+  virtual absl::Status Fill(const ExecContext& /*ctx*/, TierStep* /*tiers*/) {
+    return absl::OkStatus();
   }
 
-  // Sets `wanted` and `inverse` from `input`.
-  absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
-  // The same from input.values alone, whose runs of one table are scratch->segments.
-  absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
-  // Sets row_offsets and lookup_order from these. `scratch` as FindUnique left it.
-  absl::Status GroupByRow(const ExecContext& ctx, UniqueScratch* scratch);
-  // Then sets wanted.scores, where tables keep them.
-  void FindScores(const ExecContext& ctx, const Plan& plan);
-  // Staged: both on the device, of a copy of `input`, and `at` but for what is served. Returns when
-  // the host knows how many keys there are. segments: scratch.
-  absl::Status FindOnDevice(const ExecContext& ctx, const Plan& plan,
-                            std::vector<LookupSegment>* segments);
-  // After that, and after the exchange of several ranks: the rest of `at`. Tells the host of the
-  // keys where it wants to know them.
-  absl::Status ServeOnDevice();
-  // What training looks up: `wanted`, wherever it is.
-  std::span<const int64_t> wanted_offsets() const {
-    return staged ? device_keys.table_offsets() : wanted.table_offsets;
+  // Sets `at`, but for the gradients. Rows set out to other ranks. update: the step to come.
+  virtual absl::Status BeginLookup(const ExecContext& ctx, TierStep* tiers, uint32_t update) = 0;
+  virtual absl::Status FinishLookup(const ExecContext& ctx) = 0;
+  // Reads `at`.
+  absl::Status Pool(const ExecContext& ctx, const EmbeddingOutput& output) const;
+
+  // The rows of served() for the rules, which a device has not; and where they may be updated, set
+  // by Tiers::ResolveForUpdate.
+  virtual RuledRows ruled_rows() const = 0;
+  virtual std::span<std::byte*> rows() = 0;
+  // at.gradients set out to the ranks that keep the rows; sums [served keys] are there after
+  // Finish.
+  virtual absl::Status StartGradients(const ExecContext& ctx, uint32_t update,
+                                      float* const* sums) = 0;
+  virtual absl::Status FinishGradients(const ExecContext& ctx, float* const* sums) = 0;
+  // served() in host memory, where parts.tells.
+  virtual absl::StatusOr<StepKeys> Told() { return served(); }
+
+  // Drops what was begun, and releases the rows. begun: the step may have begun an exchange.
+  virtual void End(const ExecContext& ctx, TierStep* tiers, bool begun, bool updated) = 0;
+  virtual void AddTo(EmbeddingStats* /*stats*/) const {}  // memory on devices and on the way there
+
+  // The runs of one table in `input`: a feature each.
+  void FindSegments(std::vector<LookupSegment>* segments) const;
+
+ protected:
+  explicit StepBatch(const StepParts& parts) : parts_(parts) {}
+
+  const StepParts parts_;
+};
+
+// A step whose keys and rows are in host memory. Evaluation finds its keys with one, wherever the
+// caches lie.
+class HostStep final : public StepBatch {
+ public:
+  explicit HostStep(const StepParts& parts) : StepBatch(parts) {}
+
+  TableKeys wanted;                          // the distinct keys of the batch
+  std::vector<int32_t> inverse;              // [N] into wanted
+  ShuffledKeys shuffled;                     // several ranks: what they want of this one
+  std::vector<std::byte*> places;            // [served keys], where their rows lie
+  std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
+
+  const TableKeys& served_keys() const { return alone() ? wanted : shuffled.served; }
+  // Sets `wanted` and `inverse` from input.values, whose runs of one table are scratch->segments.
+  absl::Status FindUnique(const ExecContext& ctx, UniqueScratch* scratch);
+
+  absl::Status FindKeys(const ExecContext& ctx, UniqueScratch* scratch) override;
+  absl::Status ExchangeKeys(const ExecContext& ctx, Communicator& channel,
+                            RowShuffle::Scratch* scratch) override {
+    return parts_.shuffle->ExchangeKeys(ctx, channel, wanted, /*evaluation=*/false, scratch,
+                                        &shuffled);
   }
-  // The keys whose rows this rank makes resident.
-  StepKeys step_keys() const;
+  std::span<const int64_t> wanted_offsets() const override { return wanted.table_offsets; }
+  StepKeys served() const override {
+    const TableKeys& keys = served_keys();
+    return {keys.keys.data(), keys.counts.data(), keys.table_offsets};
+  }
+  absl::Status BeginLookup(const ExecContext& ctx, TierStep* tiers, uint32_t update) override;
+  absl::Status FinishLookup(const ExecContext& ctx) override;
+  RuledRows ruled_rows() const override {
+    return {.keys = served_keys(),
+            .rows = places,
+            .lookups = alone() ? wanted.counts : shuffled.lookups,
+            .scores = alone() ? wanted.scores : shuffled.scores};
+  }
+  std::span<std::byte*> rows() override { return places; }
+  absl::Status StartGradients(const ExecContext& ctx, uint32_t update,
+                              float* const* /*sums*/) override {
+    return parts_.shuffle->StartGradients(ctx, wanted, shuffled, {at.gradients, wanted.keys.size()},
+                                          update);
+  }
+  absl::Status FinishGradients(const ExecContext& ctx, float* const* sums) override {
+    return parts_.shuffle->FinishGradients(ctx, shuffled, {at.gradients, wanted.keys.size()},
+                                           {sums, shuffled.served.keys.size()});
+  }
+  void End(const ExecContext& ctx, TierStep* tiers, bool begun, bool updated) override {
+    if (begun && !alone()) parts_.shuffle->Drop();
+    parts_.tiers->Release(ctx, tiers, updated);
+  }
+
+ private:
+  // Sets wanted.scores, where tables keep them.
+  void FindScores(const ExecContext& ctx);
   // Where features are read only: sets ruled.trained, the served keys that another feature looks
   // up.
-  void FindTrained(const Plan& plan);
-  // Sets `at`: where `arrays` are, not staged the vectors themselves. Staged, of several ranks:
-  // without the rows of wanted keys. `grouped`, not staged: with
-  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `ruled` is of
-  // `rows`.
-  absl::Status PlaceArrays(bool grouped);
-  // Reads `at`.
-  absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;
-  void AddTo(EmbeddingStats* stats) const;  // memory of the arrays
+  void FindTrained();
+
+  std::vector<int64_t> row_offsets_;     // [U + 1] lookups of each wanted key
+  std::vector<int32_t> lookup_order_;    // [N]
+  std::vector<uint64_t> served_values_;  // [served keys] without their tables, where one rounds
 };
 
 // A step as the Prefetcher takes it: a job of the pipeline. Until that is done nobody else touches
 // it.
 struct PrefetchedStep : StepPipeline::Job {
-  StepBatch batch;
+  std::unique_ptr<StepBatch> batch;
   TierStep tiers;
-  // Fills batch.input, once, where the batch was not there yet when it was prefetched; else null.
+  // Fills batch->input, once, where the batch was not there yet when it was prefetched; else null.
   std::function<absl::Status(ThreadPool*)> take_late;
-  // Several ranks: the Prefetcher's work that fills batch.shuffled.
+  // Several ranks: the Prefetcher's work that exchanges keys.
   int64_t id_ticket = -1;
 };
 
@@ -189,16 +246,14 @@ struct EmbeddingStep::Impl : internal::PrefetchedStep {
 
   EmbeddingCollection::Impl* collection = nullptr;
   Use use = Use::kPrefetched;
-  bool late = false;  // take_late was given: batch.input belongs to the Prefetcher until its Wait
+  bool late = false;  // take_late was given: batch->input belongs to the Prefetcher until its Wait
   bool awaits_batch() const { return late && use == Use::kPrefetched; }
   const uint32_t* skip = nullptr;  // of the gradient that BeginUpdate took
 
-  // An exchange of rows or gradients waits for its end.
-  bool begun() const { return use == Use::kBegun || use == Use::kUpdateBegun; }
-  // It may have enqueued an exchange.
-  bool may_have_begun() const { return looked_up() || use == Use::kFailed; }
+  // It may have begun an exchange of rows or gradients.
+  bool may_have_begun() const { return use != Use::kPrefetched; }
   // Its rows were resolved.
-  bool looked_up() const { return begun() || use == Use::kLookedUp; }
+  bool looked_up() const { return may_have_begun() && use != Use::kFailed; }
 };
 
 }  // namespace hotrow

@@ -27,17 +27,16 @@ bool RowRules::AskForLookups(const EmbeddingCollectionOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<RowRules>> RowRules::Create(
-    const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle, bool staged) {
+    const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle) {
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<RowLife> life, RowLife::Create(options, plan, shuffle));
-  return std::unique_ptr<RowRules>(new RowRules(options, plan, shuffle, staged, std::move(life)));
+  return std::unique_ptr<RowRules>(new RowRules(options, plan, shuffle, std::move(life)));
 }
 
 RowRules::RowRules(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle,
-                   bool staged, std::unique_ptr<RowLife> life)
+                   std::unique_ptr<RowLife> life)
     : options_(options),
       plan_(plan),
       shuffle_(shuffle),
-      staged_(staged),
       decay_(options, plan),
       life_(std::move(life)),
       rounding_(plan),
@@ -80,7 +79,7 @@ absl::Status RowRules::BeforeUpdate(const ExecContext& ctx, const RuledRows& row
                                     const Step& step) {
   HOTROW_RETURN_IF_ERROR(life_->Renew(ctx, rows.keys, rows.rows, step.living_, step.trained));
   life_->NoteUpdate(rows.keys, rows.scores, step.living_, step.trained, update);
-  if (!staged_) gaps_.Count(rows.keys, rows.rows, step.trained, update);
+  gaps_.Count(rows.keys, rows.rows, step.trained, update);
   return absl::OkStatus();
 }
 

@@ -57,8 +57,8 @@ enum class RowReader {
 // A step:    Read, in its lookup. In its update ChooseTrained, and ScaleGradients when the sums of
 //            the gradients are there; both may fail, and no row has changed then. Then
 //            BeforeUpdate, the optimizer with history(), AfterUpdate, EndStep, and DropAged.
-// Devices:   with staged caches no table has a rule, see options.cc; the calls of a step then do
-//            nothing, and its rows may be left out.
+// Devices:   with caches on one no table has a rule, see options.cc; the calls of a step then do
+//            nothing, and its rows and table_offsets may be left out.
 // Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
 // Errors:    ResourceExhausted (memory for copies, room for counters), OutOfRange (a gradient that
 //            cannot be scaled), those of the store and the communicator.
@@ -87,11 +87,10 @@ class RowRules {
   // Whether some rule goes by RuledRows::lookups.
   static bool AskForLookups(const EmbeddingCollectionOptions& options);
 
-  // options and plan outlive it. shuffle: null with one rank; outlives it, too. staged: as in
-  // CachePlace. Errors: ResourceExhausted.
+  // options and plan outlive it. shuffle: null with one rank; outlives it, too. Errors:
+  // ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<RowRules>> Create(const EmbeddingCollectionOptions& options,
-                                                          const Plan& plan, RowShuffle* shuffle,
-                                                          bool staged);
+                                                          const Plan& plan, RowShuffle* shuffle);
 
   // Counts the rows of tables with limits, all of which are in the store. Errors: those of the
   // store; FailedPrecondition where a row is younger than the collection.
@@ -166,7 +165,7 @@ class RowRules {
 
  private:
   RowRules(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle,
-           bool staged, std::unique_ptr<RowLife> life);
+           std::unique_ptr<RowLife> life);
   const TableConfig& ConfigOf(size_t table) const {
     return options_.tables[static_cast<size_t>(plan_.tables[table].config)];
   }
@@ -174,7 +173,6 @@ class RowRules {
   const EmbeddingCollectionOptions& options_;
   const Plan& plan_;
   RowShuffle* const shuffle_;
-  const bool staged_;
   TableDecay decay_;
   const std::unique_ptr<RowLife> life_;
   const RowRounding rounding_;

@@ -6,7 +6,7 @@ namespace hotrow::internal {
 
 void UpdateGaps::Count(const TableKeys& keys, std::span<std::byte* const> rows,
                        std::span<const uint8_t> trained, uint32_t step) {
-  if (step % TableStats::kUpdateGapSteps != 0) return;
+  if (step % TableStats::kUpdateGapSteps != 0 || keys.table_offsets.empty()) return;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     const PlannedTable& table = plan_.tables[t];
     if (table.frozen) continue;

@@ -21,7 +21,8 @@ class UpdateGaps {
       : plan_(plan), gaps_(options.tables.size()) {}
 
   // The rows that `step` is about to move; those that have aged begin again already. trained:
-  // empty, or which of them do. Only in steps that are sampled; otherwise it does nothing.
+  // empty, or which of them do. Only in steps that are sampled and whose keys the host has;
+  // otherwise it does nothing.
   void Count(const TableKeys& keys, std::span<std::byte* const> rows,
              std::span<const uint8_t> trained, uint32_t step);
   void AddTo(EmbeddingStats* stats) const;

@@ -14,9 +14,8 @@ size_t StepArrays::AddBytes(std::span<const std::byte> array, bool shared) {
   return parts_.size() - 1;
 }
 
-absl::Status StepArrays::Enqueue(bool staged, DeviceStream* stream) {
+absl::Status StepArrays::Enqueue(DeviceStream* stream) {
   const Device device = stream->device();
-  if (!staged) return absl::OkStatus();
   // A quarter more than is needed, so that batches of nearly equal size do not each take new
   // memory.
   if (host_.size() < copied_bytes_ || device_.size() < bytes_) {

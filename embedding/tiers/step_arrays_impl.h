@@ -14,8 +14,8 @@
 
 namespace hotrow::internal {
 
-// Arrays of the host where the loops or kernels of a device read them: on the CPU the arrays
-// themselves, on a GPU copies. `staged` as in CachePlace.
+// Arrays of the host where the loops or kernels of a device read them: copies there, or the arrays
+// themselves.
 //
 // Use:     arrays.Clear(); a = arrays.Add(span); b = arrays.Add(span);
 //          arrays.Upload(staged, &stream); kernel(arrays.At<A>(a), arrays.At<B>(b))
@@ -46,11 +46,12 @@ class StepArrays {
   }
 
   // Enqueues the copies.
-  absl::Status Enqueue(bool staged, DeviceStream* stream);
-  // The same, and waits until they are there.
+  absl::Status Enqueue(DeviceStream* stream);
+  // The same where `staged`, as in CachePlace, and waits until they are there.
   absl::Status Upload(bool staged, DeviceStream* stream) {
-    HOTROW_RETURN_IF_ERROR(Enqueue(staged, stream));
-    return staged ? stream->Wait() : absl::OkStatus();
+    if (!staged) return absl::OkStatus();
+    HOTROW_RETURN_IF_ERROR(Enqueue(stream));
+    return stream->Wait();
   }
 
   // Where an array lies, after Enqueue or Upload. An empty array has any address.
