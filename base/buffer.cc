@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/host_pages.h"
@@ -109,12 +106,5 @@ absl::Status PopulatePages(std::byte* data, int64_t bytes) {
 // its tail is of small pages. Pieces from the heap share pages with others and are counted as if
 // they did not.
 int64_t HostBytesReserved(int64_t bytes, HugePages) { return RoundUp(bytes, kPageBytes); }
-
-bool HugePagesPossible() {
-  // The file reads "always [madvise] never", with the chosen word in brackets.
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return !text.empty() && text.find("[never]") == std::string::npos;
-}
 
 }  // namespace hotrow

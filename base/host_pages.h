@@ -20,9 +20,6 @@ int64_t HostBytesReserved(int64_t bytes, HugePages huge_pages);
 // share the work, each with its own pages. Errors: ResourceExhausted (names the bytes).
 absl::Status PopulatePages(std::byte* data, int64_t bytes);
 
-// Whether the system may grant huge pages at all (transparent huge pages not set to "never").
-bool HugePagesPossible();
-
 }  // namespace hotrow
 
 #endif  // HOTROW_BASE_HOST_PAGES_H_

@@ -35,13 +35,6 @@ struct PairWalk {
   }
 };
 
-// Vector i of a sample: 0 is the dense one.
-HOTROW_HOST_DEVICE inline const float* InteractionVector(const DotInteractionArgs& args,
-                                                         int64_t sample, int64_t i) {
-  return i == 0 ? args.dense + sample * args.dense_stride
-                : args.sparse + sample * args.sparse_stride + (i - 1) * args.dim;
-}
-
 }  // namespace hotrow::internal
 
 #endif  // HOTROW_OPS_INTERACTIONS_DOT_INTERACTION_IMPL_H_

@@ -3,8 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <fstream>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -133,15 +131,6 @@ TEST(HostBytesReservedTest, RoundsUpToPagesAndNeverFalls) {
       last = reserved;
     }
   }
-}
-
-TEST(HugePagesPossibleTest, IsWhatTheKernelSays) {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string line;
-  std::getline(file, line);
-  const bool always_or_madvise =
-      line.find("[always]") != std::string::npos || line.find("[madvise]") != std::string::npos;
-  EXPECT_EQ(HugePagesPossible(), always_or_madvise) << line;
 }
 
 }  // namespace

@@ -231,19 +231,12 @@ TEST(CacheModelTest, SomeRowsNeverLeaveTheCache) {
   EXPECT_EQ(model.LeftShareOfClient(0, kRows, 300), 0);
 }
 
-TEST(CacheModelTest, TheClientsOfACacheSumUpToIt) {
+TEST(CacheModelTest, AnEmptyCacheHitsNothingAndOneOfAllRowsEverything) {
   const Popularity hot = Popularity::Zipf(1000, 1.2);
   const Popularity cold = Popularity::Zipf(50'000, 0.2);
   const std::vector<CacheClient> clients = {{&hot, 500}, {&cold, 1500}};
   const CacheModel model(clients);
   EXPECT_NEAR(model.rows(), 51'000, 1e-6);
-  for (const double rows : {500.0, 5000.0, 40'000.0}) {
-    const CacheHitRates all = model.Lru(rows);
-    const CacheHitRates a = model.LruOfClient(0, rows);
-    const CacheHitRates b = model.LruOfClient(1, rows);
-    EXPECT_NEAR((a.lookups * 500 + b.lookups * 1500) / 2000, all.lookups, 2e-3);
-    EXPECT_GT(a.lookups, b.lookups);
-  }
   EXPECT_EQ(model.Lru(51'000).unique_keys, 1);
   EXPECT_EQ(model.Lru(0).unique_keys, 0);
 }

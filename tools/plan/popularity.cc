@@ -433,15 +433,4 @@ CacheModel::Below CacheModel::FoundBelow(double cache_rows, double below_rows) c
   return {std::max(0.0, KeysUsedWithin(stay + low) - KeysUsedWithin(stay)), low};
 }
 
-CacheHitRates CacheModel::LruOfClient(size_t client, double cache_rows) const {
-  if (points_.empty() || cache_rows <= 0) return {};
-  if (cache_rows >= rows_) return {1, 1};
-  const CacheClient& one = clients_[client];
-  const Point held = HeldBy(one, TimeOf(cache_rows));
-  const double unique_keys = one.footprint != nullptr ? one.footprint->Rows(one.step_lookups)
-                                                      : ExpectedUnique(*one.law, one.step_lookups);
-  return {one.step_lookups > 0 ? held.rates.lookups / one.weight() : 0,
-          unique_keys > 0 ? held.rates.unique_keys / unique_keys : 0};
-}
-
 }  // namespace hotrow

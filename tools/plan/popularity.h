@@ -123,8 +123,6 @@ class CacheModel {
     double stay = 0;
   };
   Below FoundBelow(double cache_rows, double below_rows) const;
-  // The part of one client in Lru's hits.
-  CacheHitRates LruOfClient(size_t client, double cache_rows) const;
 
  private:
   // A group of rows of one table, as a step sees it.
