@@ -77,8 +77,8 @@ struct PortableTablesWriter::Impl {
     std::string dir;  // relative
     std::vector<OpenColumn> columns;
     HostBuffer<std::byte> staging;
-    int64_t capacity = 0;  // rows that are staged until they are written
-    int64_t staged = 0;
+    int64_t capacity = 0;  // rows that wait until they are written
+    int64_t waiting = 0;
     int64_t shard_rows = 0;     // of a full file
     int64_t rows_in_shard = 0;  // written
     int64_t shards = 0;         // finished
@@ -142,13 +142,13 @@ absl::Status PortableTablesWriter::Impl::WriteStaged(Table* table) {
   HOTROW_RETURN_IF_ERROR(OpenFiles(table));
   for (OpenColumn& column : table->columns) {
     const int64_t width = column.column.bytes;
-    const std::span bytes(column.staging, static_cast<size_t>(table->staged * width));
+    const std::span bytes(column.staging, static_cast<size_t>(table->waiting * width));
     HOTROW_RETURN_IF_ERROR(
         WriteFull(*column.file, kNpyHeaderBytes + table->rows_in_shard * width, bytes));
     column.crc = Crc32c(bytes, column.crc);
   }
-  table->rows_in_shard += table->staged;
-  table->staged = 0;
+  table->rows_in_shard += table->waiting;
+  table->waiting = 0;
   return absl::OkStatus();
 }
 
@@ -237,7 +237,7 @@ absl::Status PortableTablesWriter::Add(const RowKey& key, std::span<const std::b
   }
   for (const Impl::OpenColumn& column : table.columns) {
     const int64_t width = column.column.bytes;
-    std::byte* const to = column.staging + table.staged * width;
+    std::byte* const to = column.staging + table.waiting * width;
     const int64_t offset = column.column.row_offset;
     if (offset < 0) {
       std::memcpy(to, &key.key, sizeof(key.key));
@@ -248,9 +248,9 @@ absl::Status PortableTablesWriter::Add(const RowKey& key, std::span<const std::b
   const auto payload = row.first(static_cast<size_t>(table.hashed_bytes));
   *table.out.hash += HashBytes(key.key, key.table, payload);
   *table.out.rows += 1;
-  ++table.staged;
-  if (table.rows_in_shard + table.staged == table.shard_rows) return impl_->EndShard(&table);
-  if (table.staged == table.capacity) return impl_->WriteStaged(&table);
+  ++table.waiting;
+  if (table.rows_in_shard + table.waiting == table.shard_rows) return impl_->EndShard(&table);
+  if (table.waiting == table.capacity) return impl_->WriteStaged(&table);
   return absl::OkStatus();
 }
 
@@ -258,7 +258,7 @@ absl::StatusOr<std::vector<PortableTable>> PortableTablesWriter::Finish() {
   std::vector<PortableTable> out;
   for (Impl::Table& table : impl_->tables) {
     // An empty table has one file without rows for each array, which shows its shape.
-    if (table.shards == 0 || table.rows_in_shard + table.staged > 0) {
+    if (table.shards == 0 || table.rows_in_shard + table.waiting > 0) {
       HOTROW_RETURN_IF_ERROR(impl_->EndShard(&table));
     }
     for (Impl::OpenColumn& column : table.columns) {

@@ -101,7 +101,7 @@ absl::StatusOr<AppliedDelta> Scorer::Impl::ApplyChecked(const DeltaManifest& del
     }
     HOTROW_RETURN_IF_ERROR(merge.Next());
   }
-  HOTROW_ASSIGN_OR_RETURN(const ServingTables::View* const staged, update->Stage());
+  HOTROW_ASSIGN_OR_RETURN(const ServingTables::View* const changed, update->Stage());
   int64_t rows_after = 0;
   for (uint32_t t = 0; t < tables.size(); ++t) {
     const int64_t found = update->rows(t);
@@ -115,18 +115,18 @@ absl::StatusOr<AppliedDelta> Scorer::Impl::ApplyChecked(const DeltaManifest& del
   out.erased = update->rows_erased();
 
   const internal::ModelVersion next = {
-      .rows = staged,
+      .rows = changed,
       .parameters = std::make_shared<const std::vector<float>>(std::move(parameters)),
       .dense_number = newest->dense_number + 1,
       .step = delta.model.step};
-  auto with_staged = std::make_unique<const internal::ModelVersion>(next);
+  auto with_changed = std::make_unique<const internal::ModelVersion>(next);
   auto with_folded = std::make_unique<internal::ModelVersion>(next);
   ChainLink new_link = {.sequence = delta.sequence,
                         .step = delta.model.step,
                         .digest = delta.digest,
                         .source = delta.source};
   // Nothing can fail any more, nor throw: calls read what is staged.
-  Publish(std::move(with_staged));
+  Publish(std::move(with_changed));
   step = next.step;
   rows = rows_after;
   sequence = delta.sequence;

@@ -387,21 +387,21 @@ absl::Status SnapshotWriter::Finish() {
 
 absl::Status SnapshotWriter::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const size_t count = std::min(bytes.size(), staging_.size() - staged_);
-    std::memcpy(staging_.data() + staged_, bytes.data(), count);
-    staged_ += count;
+    const size_t count = std::min(bytes.size(), staging_.size() - pending_);
+    std::memcpy(staging_.data() + pending_, bytes.data(), count);
+    pending_ += count;
     bytes = bytes.subspan(count);
-    if (staged_ == staging_.size()) HOTROW_RETURN_IF_ERROR(WriteStaged());
+    if (pending_ == staging_.size()) HOTROW_RETURN_IF_ERROR(WriteStaged());
   }
   return absl::OkStatus();
 }
 
 absl::Status SnapshotWriter::WriteStaged() {
-  if (staged_ == 0) return absl::OkStatus();
-  HOTROW_RETURN_IF_ERROR(WriteFull(*file_, io_.bytes, staging_.first(staged_)));
+  if (pending_ == 0) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(WriteFull(*file_, io_.bytes, staging_.first(pending_)));
   ++io_.ios;
-  io_.bytes += static_cast<int64_t>(staged_);
-  staged_ = 0;
+  io_.bytes += static_cast<int64_t>(pending_);
+  pending_ = 0;
   return absl::OkStatus();
 }
 

@@ -140,7 +140,7 @@ class SnapshotWriter {
 
   std::unique_ptr<File> file_;
   std::span<std::byte> staging_;
-  size_t staged_ = 0;
+  size_t pending_ = 0;
   int64_t num_rows_;
   uint64_t rows_added_ = 0;
   uint64_t num_blocks_ = 0;
