@@ -23,6 +23,9 @@ struct CtrBatch {
   SharedVector<float> weights;    // [N] or empty
   std::vector<float>
       true_probability;  // [B], where the data knows it (generators); otherwise empty
+  // [B], seconds since 1970, where the data have times; otherwise empty. Packed samples that are
+  // shuffled come without.
+  std::vector<int64_t> times;
 
   // An empty one, which copies to that device will read where it lies.
   static CtrBatch For(Device device) {

@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/data/slice_batch.h"
 
@@ -19,6 +20,11 @@ absl::StatusOr<int64_t> DataReader::NextSlice(int64_t max_batch_size, int32_t ra
   SliceBatch(whole_, num_features, SliceBegin(size, rank, world_size),
              SliceBegin(size, int64_t{rank} + 1, world_size), slice);
   return size;
+}
+
+absl::StatusOr<std::string> DataSource::PlaceOf(Split split, int64_t sample) {
+  return absl::StrCat(schema().name, ", ", std::string(WordOf(kSplitWords, split)), " sample ",
+                      sample);
 }
 
 absl::Status DataSource::ReadAll(int64_t batch_size, TakeBatch take) {

@@ -209,6 +209,12 @@ class FileSource : public DataSource {
   const Vocabulary* vocabulary() const override { return files_->vocabulary(); }
   const TableSchema* table_schema() const override { return files_->table_schema(); }
 
+  absl::StatusOr<std::string> PlaceOf(Split split, int64_t sample) override {
+    if (Shuffles(split)) return DataSource::PlaceOf(split, sample);
+    HOTROW_ASSIGN_OR_RETURN(std::string place, files_->PlaceOf(split, sample));
+    return place.empty() ? DataSource::PlaceOf(split, sample) : place;
+  }
+
   // Files of all splits are read once.
   absl::Status ReadAll(int64_t batch_size, TakeBatch take) override {
     if (in_memory_ || !options_.in_order) return DataSource::ReadAll(batch_size, take);

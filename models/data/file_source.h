@@ -57,6 +57,11 @@ class SampleFiles {
   virtual const Vocabulary* vocabulary() const { return nullptr; }
   // DataSource::table_schema.
   virtual const TableSchema* table_schema() const { return nullptr; }
+  // DataSource::PlaceOf of data in the order of the files; empty: there are no better words than
+  // its own.
+  virtual absl::StatusOr<std::string> PlaceOf(Split split, int64_t sample) const {
+    return std::string();
+  }
   // Calls take with samples [begin, end) of a block until all samples of all splits came, those of
   // each split in its order; true then, and false where take said that it is enough. Split by
   // split, unless an implementation can do better.

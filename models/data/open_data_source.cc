@@ -131,12 +131,13 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec
                                                      "\", expected ", file_kind.name, ":",
                                                      file_kind.place, "; ", KnownKinds()));
     }
-    return file_kind.open(std::string(rest), {.seed = seed,
-                                              .memory_bytes = options.shuffle_bytes,
-                                              .in_order = options.shuffle_bytes == 0,
-                                              .vocabulary_bytes = options.vocabulary_bytes,
-                                              .saved_vocabulary = options.saved_vocabulary,
-                                              .threads = options.threads});
+    return file_kind.open(std::string(rest),
+                          {.seed = seed,
+                           .memory_bytes = options.shuffle_bytes,
+                           .in_order = options.in_order || options.shuffle_bytes == 0,
+                           .vocabulary_bytes = options.vocabulary_bytes,
+                           .saved_vocabulary = options.saved_vocabulary,
+                           .threads = options.threads});
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--data: unknown kind of data \"", std::string(kind), "\"; ", KnownKinds()));

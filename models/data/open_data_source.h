@@ -19,6 +19,8 @@ struct OpenDataOptions {
   // Memory for training data that are mixed with each other: FileSourceOptions::memory_bytes. 0:
   // they come in the order of the files.
   int64_t shuffle_bytes = FileSourceOptions().memory_bytes;
+  // In the order of the files in any case; text that fits in shuffle_bytes is then parsed once.
+  bool in_order = false;
   int64_t vocabulary_bytes = FileSourceOptions().vocabulary_bytes;
 };
 

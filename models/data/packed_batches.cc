@@ -47,6 +47,7 @@ void ResizeDense(const PackedManifest& manifest, int64_t n, CtrBatch* batch) {
   batch->labels.resize(samples * num_labels);
   batch->dense.resize(samples * static_cast<size_t>(manifest.schema.num_dense));
   batch->true_probability.resize(manifest.has_probability ? samples : 0);
+  batch->times.clear();
   batch->offsets.resize(manifest.schema.features.size() * samples + 1);
 }
 
@@ -80,6 +81,10 @@ class ColumnCopies {
       label = std::copy_n(block.labels() + begin * num_labels, length * num_labels, label);
       if (manifest_.has_probability) {
         probability = std::copy_n(block.probability() + begin, length, probability);
+      }
+      if (manifest_.has_time) {
+        const int64_t* const times = block.times() + begin;
+        batch_.times.insert(batch_.times.end(), times, times + length);
       }
     });
   }

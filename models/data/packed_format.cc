@@ -31,6 +31,8 @@ constexpr FormatVersions kVersions = {.first = 1, .last = 1};
 constexpr int64_t kColumnAlignment = 64;
 // In `requires`: dense features lie in two bytes each.
 constexpr char kFp16Dense[] = "fp16_dense";
+// In `requires`: blocks have a column of times.
+constexpr char kTime[] = "time";
 constexpr int32_t kIdBytesMax = sizeof(uint64_t);
 constexpr auto kHalfBytes = static_cast<int64_t>(sizeof(uint16_t));
 constexpr float kFp16Max = 65504;
@@ -95,6 +97,7 @@ int64_t PackedManifest::WidenedBytes(int64_t samples) const {
 std::string PackedManifestText(const PackedManifest& manifest) {
   Json json = {{"format", kFormat}, {"version", kVersions.last}, {"requires", Json::array()}};
   if (manifest.dense_precision == PackedPrecision::kFp16) json["requires"].push_back(kFp16Dense);
+  if (manifest.has_time) json["requires"].push_back(kTime);
   json["name"] = manifest.schema.name;
   json["labels"] = manifest.schema.labels;
   json["num_dense"] = manifest.schema.num_dense;
@@ -152,12 +155,13 @@ absl::StatusOr<PackedManifest> ReadPackedManifest(Env& env, const std::string& d
                                             static_cast<uint64_t>(version), kVersions));
   PackedManifest out;
   for (const Json& feature : required) {
-    if (feature != kFp16Dense) {
+    if (feature != kFp16Dense && feature != kTime) {
       return absl::FailedPreconditionError(
           absl::StrCat(path, ": requires ", DescribeJson(feature),
                        ", which this build does not know; open it with a newer hotrow"));
     }
-    out.dense_precision = PackedPrecision::kFp16;
+    if (feature == kFp16Dense) out.dense_precision = PackedPrecision::kFp16;
+    if (feature == kTime) out.has_time = true;
   }
   out.schema.name = top.String("name");
   const auto names = [&](const char* member) {
@@ -255,6 +259,7 @@ PackedBlockBuilder::PackedBlockBuilder(const PackedManifest& manifest)
       dense_precision_(manifest.dense_precision),
       has_weights_(manifest.has_weights),
       has_probability_(manifest.has_probability),
+      has_time_(manifest.has_time),
       columns_(manifest.schema.features.size()) {
   for (size_t f = 0; f < columns_.size(); ++f) {
     const int64_t most = manifest.schema.features[f].max_hotness;
@@ -293,6 +298,9 @@ absl::Status PackedBlockBuilder::Append(const CtrBatch& batch, int64_t begin, in
   }
   copy(batch.dense, num_dense_, &dense_);
   if (has_probability_) copy(batch.true_probability, 1, &probability_);
+  if (has_time_) {
+    times_.insert(times_.end(), batch.times.begin() + begin, batch.times.begin() + end);
+  }
   for (size_t f = 0; f < columns_.size(); ++f) {
     Column& column = columns_[f];
     const int64_t* const offsets =
@@ -328,6 +336,7 @@ int64_t PackedBlockBuilder::MemoryBytesWith(int64_t samples, int64_t lookups) co
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
   for (const Column& column : columns_) lookups += std::ssize(column.values);
   const int64_t sample_bytes = num_labels_ + kFloatBytes * (num_dense_ + has_probability_) +
+                               (has_time_ ? static_cast<int64_t>(sizeof(int64_t)) : 0) +
                                static_cast<int64_t>(columns_.size() * sizeof(uint16_t));
   const int64_t lookup_bytes =
       static_cast<int64_t>(sizeof(uint64_t)) + (has_weights_ ? kFloatBytes : 0);
@@ -344,7 +353,7 @@ bool PackedBlockBuilder::one_each() const {
 std::span<const std::byte> PackedBlockBuilder::Finish() {
   bytes_.clear();
   bytes_.reserve(static_cast<size_t>(memory_bytes_) / 4 + sizeof(BlockHead) +
-                 (columns_.size() + 1) * (sizeof(FeatureHead) + 3 * kColumnAlignment));
+                 (columns_.size() + 1) * (sizeof(FeatureHead) + 4 * kColumnAlignment));
   const auto put = [this](const void* data, size_t bytes) {
     const auto* const from = static_cast<const std::byte*>(data);
     bytes_.insert(bytes_.end(), from, from + bytes);
@@ -379,6 +388,7 @@ std::span<const std::byte> PackedBlockBuilder::Finish() {
     put_column(dense_);
   }
   put_column(probability_);
+  if (has_time_) put_column(times_);
   for (size_t f = 0; f < columns_.size(); ++f) {
     Column& column = columns_[f];
     if (!column.one_each) put_column(column.lengths);
@@ -401,6 +411,7 @@ std::span<const std::byte> PackedBlockBuilder::Finish() {
   labels_.clear();
   dense_.clear();
   probability_.clear();
+  times_.clear();
   size_ = 0;
   return bytes_;
 }
@@ -444,7 +455,12 @@ absl::Status PackedBlock::Open(const PackedManifest& manifest, int64_t size, int
       column(numbers * (widen ? kHalfBytes : static_cast<int64_t>(sizeof(float))));
   probability_ = floats(manifest.has_probability ? samples : 0);
   if (!manifest.has_probability) probability_ = nullptr;
-  if (!fits) return absl::DataLossError("it ends in its labels or dense features");
+  times_ = nullptr;
+  if (manifest.has_time) {
+    times_ =
+        reinterpret_cast<const int64_t*>(column(samples * static_cast<int64_t>(sizeof(int64_t))));
+  }
+  if (!fits) return absl::DataLossError("it ends in its labels, dense features or times");
   dense_ = reinterpret_cast<const float*>(dense);
   if (widen) {
     HOTROW_RETURN_IF_ERROR(widened_.Reserve(numbers));

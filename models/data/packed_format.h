@@ -55,6 +55,7 @@ struct PackedManifest {
   PackedPrecision dense_precision = PackedPrecision::kFp32;
   bool has_weights = false;
   bool has_probability = false;
+  bool has_time = false;
   bool one_each = false;          // each sample has one lookup of each feature
   std::vector<int32_t> id_bytes;  // [features], of the largest id in any block
   std::string table_schema;       // its text, or empty
@@ -116,11 +117,13 @@ class PackedBlockBuilder {
   const PackedPrecision dense_precision_;
   const bool has_weights_;
   const bool has_probability_;
+  const bool has_time_;
   int64_t size_ = 0;
   int64_t memory_bytes_ = 0;  // MemoryBytesWith(0, 0), the most so far
   std::vector<uint8_t> labels_;
   std::vector<float> dense_;
   std::vector<float> probability_;
+  std::vector<int64_t> times_;
   std::vector<Column> columns_;
   std::vector<std::byte> bytes_;
 };
@@ -154,6 +157,7 @@ class PackedBlock {
   const uint8_t* labels() const { return labels_; }          // [samples, T]
   const float* dense() const { return dense_; }              // [samples, I]
   const float* probability() const { return probability_; }  // [samples], or null
+  const int64_t* times() const { return times_; }            // [samples], or null
   const Feature& feature(int64_t f) const { return features_[static_cast<size_t>(f)]; }
 
  private:
@@ -164,6 +168,7 @@ class PackedBlock {
   const uint8_t* labels_ = nullptr;
   const float* dense_ = nullptr;
   const float* probability_ = nullptr;
+  const int64_t* times_ = nullptr;
   std::vector<Feature> features_;
 };
 

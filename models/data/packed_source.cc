@@ -572,6 +572,22 @@ class PackedSource : public DataSource {
   }
   const TableSchema* table_schema() const override { return table_schema_.get(); }
 
+  absl::StatusOr<std::string> PlaceOf(Split split, int64_t sample) override {
+    if (split == Split::kTrain && !options_.in_order) return DataSource::PlaceOf(split, sample);
+    const SplitBlocks& blocks = *Blocks(split);
+    int64_t of_file = 0;  // the first sample of the pack
+    int64_t begin = 0;    // of the block
+    for (const SplitBlocks::Block& block : blocks.blocks) {
+      const bool is_first = &block == &blocks.blocks.front();
+      if (!is_first && block.file != (&block - 1)->file) of_file = begin;
+      begin += block.samples;
+      if (sample >= begin) continue;
+      return absl::StrCat(blocks.files[static_cast<size_t>(block.file)].path, ", sample ",
+                          sample - of_file);
+    }
+    return DataSource::PlaceOf(split, sample);
+  }
+
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
     const int64_t samples = manifest_.Samples(split);
@@ -659,6 +675,7 @@ class PackedSource : public DataSource {
     }
     if (other.has_weights != manifest_.has_weights) what = "weights";
     if (other.has_probability != manifest_.has_probability) what = "true probability";
+    if (other.has_time != manifest_.has_time) what = "time";
     if (other.table_schema != manifest_.table_schema) what = "meaning of its text";
     if (what.empty()) return absl::OkStatus();
     return DoesNotFit(dir, what);

@@ -175,6 +175,9 @@ absl::StatusOr<RowParser> RowParser::Create(const TableSchema& schema,
     HOTROW_RETURN_IF_ERROR(
         parser.AddUse(schema.labels[i].column, Role::kLabel, static_cast<int32_t>(i)));
   }
+  if (schema.reads_labels && schema.time.has_value()) {
+    HOTROW_RETURN_IF_ERROR(parser.AddUse(schema.time->column, Role::kTime, 0));
+  }
   for (size_t i = 0; i < schema.dense.size(); ++i) {
     HOTROW_RETURN_IF_ERROR(
         parser.AddUse(schema.dense[i].column, Role::kDense, static_cast<int32_t>(i)));
@@ -222,7 +225,8 @@ absl::Status RowParser::Bad(const Use& use, std::string_view found,
     return absl::InvalidArgumentError(
         absl::StrCat(text, std::string(what), "; ", std::string(why)));
   };
-  if (use.role != Role::kLabel && LooksMissing(found)) {
+  const bool may_miss = use.role == Role::kDense || use.role == Role::kCategorical;
+  if (may_miss && LooksMissing(found)) {
     return because("\"missing_values\" in the schema lists what counts as nothing");
   }
   if (!schema_->trim && TrimBlanks(found) != found) {
@@ -242,6 +246,7 @@ absl::Status RowParser::Parse(std::string_view line, Sample* sample, bool* dropp
   sample->more_labels.resize(schema_->labels.size() - 1);
   sample->lengths.resize(schema_->categorical.size());
   sample->values.clear();
+  sample->time.reset();
   *dropped = false;
   if (!plain_ && (schema_->delimiter.size() > 1 || line.find('"') != std::string_view::npos)) {
     return ParseSplit(line, sample, dropped);
@@ -298,6 +303,8 @@ absl::Status RowParser::Apply(const Use& use, std::string_view field, Sample* sa
       return ApplyCategorical(use, field, sample);
     case Role::kDense:
       return ApplyDense(use, field, sample);
+    case Role::kTime:
+      return ApplyTime(use, field, sample);
     case Role::kLabel:
       break;
   }
@@ -345,6 +352,13 @@ absl::Status RowParser::ApplyLabel(const Use& use, std::string_view field, Sampl
   std::vector<std::string> known;
   for (const auto& value : label.values) known.push_back(QuoteForMessage(value.first));
   return Bad(use, field, absl::StrCat("a label: ", absl::StrJoin(known, " or ")));
+}
+
+absl::Status RowParser::ApplyTime(const Use& use, std::string_view field, Sample* sample) {
+  const TimeFormat& format = schema_->time->format;
+  if (format.Seconds(field, &sample->time.emplace())) return absl::OkStatus();
+  return Bad(use, field,
+             absl::StrCat(format.Expected(), "; \"time_format\" in the schema says how"));
 }
 
 absl::Status RowParser::ApplyDense(const Use& use, std::string_view field, Sample* sample) {

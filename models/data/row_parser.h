@@ -34,12 +34,12 @@ class RowParser {
   absl::Status Parse(std::string_view line, Sample* sample, bool* dropped);
 
  private:
-  enum class Role : uint8_t { kLabel, kDense, kCategorical };
+  enum class Role : uint8_t { kLabel, kDense, kCategorical, kTime };
   // What is made of one column; a column may have none, one or several.
   struct Use {
     int32_t column;  // position in the file
     Role role;
-    int32_t index;                   // in TableSchema::labels, ::dense or ::categorical
+    int32_t index;                   // in TableSchema::labels, ::dense or ::categorical; 0: ::time
     const KeptKeys* kept = nullptr;  // of a categorical column; null: all keys are
   };
 
@@ -56,6 +56,7 @@ class RowParser {
   absl::Status ParseSplit(std::string_view line, Sample* sample, bool* dropped);
   absl::Status Apply(const Use& use, std::string_view field, Sample* sample, bool* dropped);
   absl::Status ApplyLabel(const Use& use, std::string_view field, Sample* sample, bool* dropped);
+  absl::Status ApplyTime(const Use& use, std::string_view field, Sample* sample);
   absl::Status ApplyDense(const Use& use, std::string_view field, Sample* sample);
   absl::Status ApplyCategorical(const Use& use, std::string_view field, Sample* sample);
   absl::Status AddBag(const Use& use, std::string_view field, Sample* sample);

@@ -12,7 +12,7 @@ int64_t SampleBlock::bytes() const {
   return static_cast<int64_t>(
       labels_.size() * sizeof(labels_[0]) + dense_.size() * sizeof(dense_[0]) +
       values_.size() * sizeof(values_[0]) + lengths_.size() * sizeof(lengths_[0]) +
-      starts_.size() * sizeof(starts_[0]));
+      starts_.size() * sizeof(starts_[0]) + times_.size() * sizeof(times_[0]));
 }
 
 void SampleBlock::StartLengths() {
@@ -38,6 +38,7 @@ void SampleBlock::Append(const Sample& sample) {
   for (const float label : sample.more_labels) labels_.push_back(label > 0 ? 1 : 0);
   dense_.insert(dense_.end(), sample.dense.begin(), sample.dense.end());
   values_.insert(values_.end(), sample.values.begin(), sample.values.end());
+  if (sample.time.has_value()) times_.push_back(*sample.time);
   ++size_;
 }
 
@@ -69,6 +70,7 @@ void SampleBlock::Append(const SampleBlock& from, int64_t begin, int64_t end) {
   labels_.insert(labels_.end(), from.labels(begin), from.labels(begin) + n * num_labels_);
   dense_.insert(dense_.end(), from.dense(begin), from.dense(begin) + n * num_dense_);
   values_.insert(values_.end(), first, last);
+  if (const int64_t* const times = from.time(begin)) times_.insert(times_.end(), times, times + n);
   size_ += n;
 }
 
@@ -77,6 +79,7 @@ void SampleBlock::Clear() {
   labels_.clear();
   dense_.clear();
   values_.clear();
+  times_.clear();
   lengths_.clear();
   starts_.clear();
 }
@@ -85,6 +88,7 @@ void SampleBlock::ShrinkToFit() {
   labels_.shrink_to_fit();
   dense_.shrink_to_fit();
   values_.shrink_to_fit();
+  times_.shrink_to_fit();
   lengths_.shrink_to_fit();
   starts_.shrink_to_fit();
 }
@@ -148,6 +152,12 @@ void GatherSamples(std::span<const SampleRef> samples, int32_t num_dense, int32_
   batch->weights.clear();
   batch->true_probability.clear();
   batch->num_labels = num_labels;
+  batch->times.clear();
+  for (const SampleRef& sample : samples) {
+    const int64_t* const time = sample.block->time(sample.index);
+    if (time == nullptr) break;
+    batch->times.push_back(*time);
+  }
   batch->labels.resize(samples.size() * static_cast<size_t>(num_labels));
   batch->dense.resize(samples.size() * static_cast<size_t>(num_dense));
   const int64_t lookups = FillOffsets(samples, num_features, &batch->offsets);

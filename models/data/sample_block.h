@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_DATA_SAMPLE_BLOCK_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,12 +17,13 @@ struct Sample {
   std::vector<float> dense;        // [I]
   std::vector<uint64_t> values;    // the bags of all features one after the other
   std::vector<uint16_t> lengths;   // [F], their sum is values.size()
+  std::optional<int64_t> time;     // seconds since 1970, where the data have times
 
   static constexpr int64_t kMaxHotness = UINT16_MAX;
 };
 
-// Samples in memory, packed: 1 byte a label, 4 a dense feature, 8 a lookup; as long as every
-// bag holds one value, no lengths are kept.
+// Samples in memory, packed: 1 byte a label, 4 a dense feature, 8 a lookup, 8 a time; as long as
+// every bag holds one value, no lengths are kept.
 //
 // Threads: const methods may run concurrently.
 class SampleBlock {
@@ -47,6 +49,8 @@ class SampleBlock {
   const uint64_t* values(int64_t i) const {
     return values_.data() + (starts_.empty() ? i * num_features_ : starts_[static_cast<size_t>(i)]);
   }
+  // Null where the samples have no time: all of them have one, or none.
+  const int64_t* time(int64_t i) const { return times_.empty() ? nullptr : times_.data() + i; }
   // [F]; null where every bag of the block holds one value.
   const uint16_t* lengths(int64_t i) const {
     return starts_.empty() ? nullptr : lengths_.data() + i * num_features_;
@@ -62,6 +66,7 @@ class SampleBlock {
   std::vector<uint8_t> labels_;   // [size, T]
   std::vector<float> dense_;      // [size, I]
   std::vector<uint64_t> values_;  // sample-major
+  std::vector<int64_t> times_;    // [size], or empty
   // Empty until the first sample that does not have one value a bag.
   std::vector<uint16_t> lengths_;  // [size, F]
   std::vector<int64_t> starts_;    // [size], of the sample in values_

@@ -34,6 +34,7 @@ void SliceBatch(const CtrBatch& whole, int64_t num_features, int64_t begin, int6
   out->num_labels = whole.num_labels;
   AssignRange(whole.labels, begin * whole.num_labels, end * whole.num_labels, &out->labels);
   AssignRange(whole.true_probability, begin, end, &out->true_probability);
+  AssignRange(whole.times, begin, end, &out->times);
 
   out->values.clear();
   out->weights.clear();

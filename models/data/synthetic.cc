@@ -114,6 +114,7 @@ class Generator {
   void FillRanks(std::span<const uint64_t> samples, int64_t feature, const int64_t* offsets,
                  std::vector<uint64_t>* ranks) const;
   uint64_t DriftOf(uint64_t sample) const;
+  int64_t TimeOf(uint64_t sample) const;
   void FillPlaces(std::span<const uint64_t> samples, const int64_t* offsets,
                   const std::vector<uint64_t>& ranks, std::vector<uint64_t>* places) const;
   void AddIdEffects(int64_t feature, int64_t num_samples, const int64_t* offsets,
@@ -196,6 +197,10 @@ void Generator::Generate(std::span<const uint64_t> samples, CtrBatch* batch, Scr
   batch->num_labels = 1;
   batch->labels.resize(samples.size());
   batch->true_probability.resize(samples.size());
+  batch->times.clear();
+  for (size_t i = 0; options_.seconds > 0 && i < samples.size(); ++i) {
+    batch->times.push_back(TimeOf(samples[i]));
+  }
   for (size_t i = 0; i < samples.size(); ++i) {
     const double p = Sigmoid(bias_ + scale_ * scratch->raw[i]);
     const PhiloxBlock block = DataBlock(options_.seed, kLabel, samples[i], 0);
@@ -330,6 +335,13 @@ uint64_t Generator::DriftOf(uint64_t sample) const {
     default:
       return static_cast<uint64_t>(options_.drift);
   }
+}
+
+int64_t Generator::TimeOf(uint64_t sample) const {
+  if (sample >> kSplitShift != static_cast<uint64_t>(Split::kTrain)) return options_.seconds;
+  return static_cast<int64_t>(
+      static_cast<double>(sample) *
+      (static_cast<double>(options_.seconds) / static_cast<double>(options_.samples)));
 }
 
 // A new id takes rank 0, and moves every other one down. It is the one that had the last rank.
@@ -543,9 +555,12 @@ class SyntheticSource : public DataSource {
             ",hotness=", options.hotness_min, "-", options.hotness_max, ",dense=", options.dense,
             ",shared=", options.shared, ",seed=", options.seed,
             options.resident > 0 ? absl::StrCat(",resident=", options.resident) : "",
-            options.drift > 0 ? absl::StrCat(",drift=", options.drift, ",samples=", options.samples)
-                              : "")),
+            options.drift > 0 ? absl::StrCat(",drift=", options.drift) : "",
+            options.seconds > 0 ? absl::StrCat(",seconds=", options.seconds) : "",
+            options.drift > 0 || options.seconds > 0 ? absl::StrCat(",samples=", options.samples)
+                                                     : "")),
         seed_(options.seed),
+        in_order_(options.drift > 0 || options.seconds > 0),
         generator_(options) {
     schema_.name = "synthetic";
     schema_.num_dense = static_cast<int32_t>(options.dense);
@@ -587,7 +602,7 @@ class SyntheticSource : public DataSource {
     }
     uint64_t base = SampleBase(static_cast<uint64_t>(split));
     std::unique_ptr<Permutation> order;
-    if (split == Split::kTrain && generator_.options().drift > 0) {
+    if (split == Split::kTrain && in_order_) {
       base += static_cast<uint64_t>(epoch) * static_cast<uint64_t>(size);
     } else if (split == Split::kTrain) {
       order = std::make_unique<Permutation>(static_cast<uint64_t>(size), seed_,
@@ -601,6 +616,7 @@ class SyntheticSource : public DataSource {
   DataSchema schema_;
   const std::string identity_;
   uint64_t seed_;
+  const bool in_order_;  // training samples come in the order of their numbers
   Generator generator_;
   std::once_flag drawn_once_;
   std::unique_ptr<ResidentSamples> resident_;  // once a reader of training data was opened

@@ -26,6 +26,7 @@ struct SyntheticOptions {
   int64_t valid = -1;    // -1: a tenth of samples, within [20k, 100k]
   int64_t test = -1;     // the same
   int64_t drift = 0;     // ids of each table that become popular while training goes on
+  int64_t seconds = 0;   // of time that the training samples span; 0: they have none
   int64_t resident = 0;  // training samples drawn once and used again and again; 0: see below
   uint64_t seed = 0;
 
@@ -71,6 +72,9 @@ std::string SyntheticHelp();
 // another, get rank 0 and move all others one rank down; the id that gets it had the last rank. e
 // and u stay with their id, fade goes with its rank. A second epoch goes on where the first one
 // ended; validation and test data are of the end of the first.
+//
+// seconds > 0: the training samples come in the order of their numbers, too, and their times run
+// evenly from the beginning of 1970 over so many seconds; those of validation and test are the end.
 //
 // resident > 0 is for measuring what is faster than drawing samples. The training samples are the
 // first `resident` ones, in the order of their numbers, over and over through all epochs, and are

@@ -30,6 +30,9 @@ constexpr IntegerKey kIntegerKeys[] = {
     {"drift", &SyntheticOptions::drift, 0, int64_t{1} << 40,
      "ids of each table that become its most popular ones in the course of the training samples, "
      "which then come in their order; 0: popularity stays"},
+    {"seconds", &SyntheticOptions::seconds, 0, int64_t{1} << 36,
+     "time from 1970 on that the training samples span evenly, which then come in their order; 0: "
+     "they have no time"},
     {"resident", &SyntheticOptions::resident, 0, int64_t{1} << 24,
      "training samples drawn once, then used with other ids in every pass; 0: none"},
 };
@@ -128,9 +131,10 @@ absl::Status SyntheticOptions::Validate() const {
       hotness_max > kMaxHotness) {
     return BadValue("hotness", HotnessText(*this), kHotnessExpected);
   }
-  if (drift > 0 && resident > 0) {
+  if ((drift > 0 || seconds > 0) && resident > 0) {
     return absl::InvalidArgumentError(
-        "--data=synthetic: drift and resident exclude one another; leave one of them out");
+        absl::StrCat("--data=synthetic: ", drift > 0 ? "drift" : "seconds",
+                     " and resident exclude one another; leave one of them out"));
   }
   return absl::OkStatus();
 }

@@ -265,6 +265,28 @@ void ParseLabel(Fields& fields, const std::string& name, const std::string& colu
   schema->labels.push_back(std::move(label));
 }
 
+// The member that a column of times has, and no other.
+TimeFormat ParseTimeFormat(Fields& fields, bool of_time) {
+  TimeFormat out;
+  const json* const format = fields.Find("time_format");
+  if (format == nullptr) {
+    if (of_time) {
+      fields.Fail("\"time_format\" is missing, such as \"iso8601\", \"unix\" or \"%y%m%d%H\"");
+    }
+    return out;
+  }
+  if (!format->is_string()) fields.Wrong("time_format", *format, "a string");
+  auto parsed = TimeFormat::Parse(format->is_string() ? format->get<std::string>() : "iso8601");
+  if (parsed.ok()) {
+    out = *std::move(parsed);
+  } else {
+    fields.Fail(absl::StrCat("\"time_format\": found ", Describe(*format), ": ",
+                             std::string(parsed.status().message())));
+  }
+  if (!of_time) fields.Fail("\"time_format\" needs \"part\" beside it");
+  return out;
+}
+
 void ParseCategorical(Fields& fields, const std::string& name, const std::string& column,
                       TableSchema* schema) {
   CategoricalColumn out;
@@ -289,19 +311,7 @@ void ParseCategorical(Fields& fields, const std::string& name, const std::string
                                       {"day", TimePart::kDay},
                                       {"month", TimePart::kMonth}},
                                      TimePart::kHour);
-  if (const json* format = fields.Find("time_format")) {
-    if (!format->is_string()) fields.Wrong("time_format", *format, "a string");
-    auto parsed = TimeFormat::Parse(format->is_string() ? format->get<std::string>() : "iso8601");
-    if (parsed.ok()) {
-      out.time_format = *std::move(parsed);
-    } else {
-      fields.Fail(absl::StrCat("\"time_format\": found ", Describe(*format), ": ",
-                               std::string(parsed.status().message())));
-    }
-    if (out.key != KeyKind::kTime) fields.Fail("\"time_format\" needs \"part\" beside it");
-  } else if (out.key == KeyKind::kTime) {
-    fields.Fail("\"time_format\" is missing, such as \"iso8601\", \"unix\" or \"%y%m%d%H\"");
-  }
+  out.time_format = ParseTimeFormat(fields, /*of_time=*/out.key == KeyKind::kTime);
   out.min_count = fields.Number("min_count", 1).value_or(0);
   out.unknown = fields.Number("unknown", 0);
   out.modulo = fields.Number("modulo", 1).value_or(0);
@@ -321,15 +331,17 @@ void ParseCategorical(Fields& fields, const std::string& name, const std::string
 }
 
 absl::Status ParseColumn(const json& value, std::string where, TableSchema* schema) {
-  enum class Role { kNone, kLabel, kDense, kCategorical };
+  enum class Role { kNone, kLabel, kDense, kCategorical, kTime };
   Fields fields(value, std::move(where));
   const std::string name = fields.String("name", "");
   const std::string column = fields.String("column", name);
   if (name.empty()) fields.Fail("\"name\" is missing");
-  const Role role = fields.Choice<Role>(
-      "role",
-      {{"label", Role::kLabel}, {"dense", Role::kDense}, {"categorical", Role::kCategorical}},
-      Role::kNone);
+  const Role role = fields.Choice<Role>("role",
+                                        {{"label", Role::kLabel},
+                                         {"dense", Role::kDense},
+                                         {"categorical", Role::kCategorical},
+                                         {"time", Role::kTime}},
+                                        Role::kNone);
   // Which keys are known depends on the role.
   if (role == Role::kNone) {
     fields.Fail("\"role\" is missing");
@@ -347,6 +359,11 @@ absl::Status ParseColumn(const json& value, std::string where, TableSchema* sche
                                                     DenseTransform::kNone)});
   }
   if (role == Role::kCategorical) ParseCategorical(fields, name, column, schema);
+  if (role == Role::kTime) {
+    if (schema->time.has_value()) fields.Fail("a second column with the role \"time\"");
+    schema->time = TimeColumn{
+        .name = name, .column = column, .format = ParseTimeFormat(fields, /*of_time=*/true)};
+  }
   return fields.Finish();
 }
 

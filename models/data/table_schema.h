@@ -82,6 +82,13 @@ struct CategoricalColumn {
   int64_t max_hotness = 0;          // 0: not known; 1 without separator
 };
 
+// When a sample happened, which puts samples in order. Lines to score need none.
+struct TimeColumn {
+  std::string name;
+  std::string column;
+  TimeFormat format;
+};
+
 struct TableSchema {
   std::string name;
   // The hash of the text that it was parsed from, which tells schemas of one name apart; 0: it was
@@ -106,6 +113,7 @@ struct TableSchema {
   bool reads_labels = true;
   std::vector<DenseColumn> dense;
   std::vector<CategoricalColumn> categorical;
+  std::optional<TimeColumn> time;  // read beside labels
 
   // Names the field that is wrong.
   absl::Status Validate() const;

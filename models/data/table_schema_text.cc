@@ -147,6 +147,10 @@ std::string TableSchemaText(const TableSchema& schema) {
   for (const CategoricalColumn& column : schema.categorical) {
     columns.push_back(CategoricalJson(column));
   }
+  if (schema.time.has_value()) {
+    columns.push_back(ColumnJson(schema.time->name, schema.time->column, "time"));
+    columns.back()["time_format"] = schema.time->format.text();
+  }
   return out.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 

@@ -119,6 +119,22 @@ class TableFiles : public SampleFiles {
     return identity;
   }
 
+  // Parses the split up to there.
+  absl::StatusOr<std::string> PlaceOf(Split split, int64_t sample) const override {
+    const auto files = table_.modulo > 0 ? 0 : static_cast<size_t>(split);
+    const auto feed = NewSampleFeed(&table_, table_.files[files], OpenTextFrom(env_), vocabulary(),
+                                    /*threads=*/1);
+    int64_t before = sample;  // of the split
+    for (int64_t index = 0;;) {
+      HOTROW_ASSIGN_OR_RETURN(const ParsedSamples* const parsed, feed->Next());
+      if (parsed == nullptr) return std::string();
+      for (const RecordPlace& place : parsed->places) {
+        if (table_.modulo > 0 && SplitOf(table_, index++) != split) continue;
+        if (before-- == 0) return feed->TextOf(place);
+      }
+    }
+  }
+
   // Files that hold all splits are parsed once, not once for each.
   absl::StatusOr<bool> ReadAll(TakeSamples take) const override {
     if (table_.modulo == 0) return SampleFiles::ReadAll(take);

@@ -1,12 +1,28 @@
 #include "models/data/time_parts.h"
 
 #include <charconv>
+#include <ctime>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "models/json/quote.h"
 
 namespace hotrow {
+
+struct PointInTime {
+  int64_t year = 1970;
+  int32_t month = 1;
+  int32_t day = 1;
+  int32_t hour = 0;
+  int32_t minute = 0;
+  int32_t second = 0;
+  int32_t offset_seconds = 0;           // of the clock from UTC
+  std::optional<int64_t> unix_seconds;  // of texts that say it; their year counts modulo 400
+};
+
 namespace {
 
 constexpr int64_t kDaySeconds = 86'400;
@@ -14,15 +30,9 @@ constexpr int64_t kUnixOfYear0 = -62'167'219'200;
 constexpr int64_t kUnixOfYear10000 = 253'402'300'800;
 constexpr int64_t kThursday = 3;  // 1970-01-01, with Monday as 0
 constexpr std::string_view kDirectives = "YymdHMS";
-
-struct Time {
-  int64_t year = 1970;
-  int32_t month = 1;
-  int32_t day = 1;
-  int32_t hour = 0;
-  int32_t minute = 0;
-  int32_t second = 0;
-};
+// The largest first.
+constexpr std::pair<char, int64_t> kUnits[] = {
+    {'d', kDaySeconds}, {'h', 3600}, {'m', 60}, {'s', 1}};
 
 bool IsLeap(int64_t year) { return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0); }
 
@@ -32,7 +42,7 @@ int32_t DaysOfMonth(int64_t year, int32_t month) {
 }
 
 // Days since 1970-01-01 of a date from year 0 on.
-int64_t DaysSince1970(const Time& time) {
+int64_t DaysSince1970(const PointInTime& time) {
   int64_t days = time.day - 1;
   for (int32_t month = 1; month < time.month; ++month) days += DaysOfMonth(time.year, month);
   const int64_t before = time.year + 399;  // years 1 to year - 1, shifted by 400 to be positive
@@ -41,7 +51,7 @@ int64_t DaysSince1970(const Time& time) {
 }
 
 // The month and day of a number of days since 1970-01-01.
-void FromDays(int64_t days, Time* time) {
+void FromDays(int64_t days, PointInTime* time) {
   // 400 years have the same number of days wherever they begin.
   constexpr int64_t kDaysOf400Years = 146'097;
   int64_t rest = days % kDaysOf400Years;
@@ -56,7 +66,7 @@ void FromDays(int64_t days, Time* time) {
 }
 
 // A second of 60 is a leap second.
-bool IsValid(const Time& time) {
+bool IsValid(const PointInTime& time) {
   return time.month >= 1 && time.month <= 12 && time.day >= 1 &&
          time.day <= DaysOfMonth(time.year, time.month) && time.hour <= 23 && time.minute <= 59 &&
          time.second <= 60;
@@ -83,17 +93,21 @@ bool TakeCharacter(std::string_view* text, std::string_view any_of) {
 }
 
 // Z, +02:00, +0200 or +02; or nothing.
-bool TakeOffset(std::string_view* text) {
+bool TakeOffset(std::string_view* text, int32_t* seconds) {
   if (text->empty() || TakeCharacter(text, "Zz")) return true;
+  const int32_t sign = text->front() == '-' ? -1 : 1;
   int32_t hours = 0;
   int32_t minutes = 0;
   if (!TakeCharacter(text, "+-") || !TakeDigits(text, 2, &hours) || hours > 23) return false;
+  *seconds = sign * 3600 * hours;
   if (text->empty()) return true;
   TakeCharacter(text, ":");
-  return TakeDigits(text, 2, &minutes) && minutes <= 59;
+  if (!TakeDigits(text, 2, &minutes) || minutes > 59) return false;
+  *seconds += sign * 60 * minutes;
+  return true;
 }
 
-bool ParseIso(std::string_view text, Time* time) {
+bool ParseIso(std::string_view text, PointInTime* time) {
   if (!TakeDigits(&text, 4, &time->year)) return false;
   const bool dashes = TakeCharacter(&text, "-");
   if (!TakeDigits(&text, 2, &time->month)) return false;
@@ -101,7 +115,9 @@ bool ParseIso(std::string_view text, Time* time) {
   if (text.empty()) return true;
   if (!TakeCharacter(&text, "Tt ") || !TakeDigits(&text, 2, &time->hour)) return false;
   const bool colons = TakeCharacter(&text, ":");
-  if (!TakeDigits(&text, 2, &time->minute)) return !colons && TakeOffset(&text) && text.empty();
+  if (!TakeDigits(&text, 2, &time->minute)) {
+    return !colons && TakeOffset(&text, &time->offset_seconds) && text.empty();
+  }
   const bool seconds = colons ? TakeCharacter(&text, ":")
                               : !text.empty() && text.front() >= '0' && text.front() <= '9';
   if (seconds) {
@@ -112,10 +128,10 @@ bool ParseIso(std::string_view text, Time* time) {
       while (TakeDigits(&text, 1, &digit)) continue;
     }
   }
-  return TakeOffset(&text) && text.empty();
+  return TakeOffset(&text, &time->offset_seconds) && text.empty();
 }
 
-bool ParsePattern(std::string_view pattern, std::string_view text, Time* time) {
+bool ParsePattern(std::string_view pattern, std::string_view text, PointInTime* time) {
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '%') {
       if (!TakeCharacter(&text, pattern.substr(i, 1))) return false;
@@ -156,7 +172,7 @@ bool ParsePattern(std::string_view pattern, std::string_view text, Time* time) {
 
 // Whole seconds or milliseconds; pandas writes those of a column with gaps as 978300760.0. Parts of
 // one are left out, towards the past: -1.5 lies in second -2.
-bool ParseUnix(std::string_view text, int64_t per_second, Time* time) {
+bool ParseUnix(std::string_view text, int64_t per_second, PointInTime* time) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
@@ -177,6 +193,7 @@ bool ParseUnix(std::string_view text, int64_t per_second, Time* time) {
   if (value % per_second < 0) --seconds;
   // Beyond them it is in another unit: milliseconds of our time are seconds of the year 49,000.
   if (seconds < kUnixOfYear0 || seconds >= kUnixOfYear10000) return false;
+  time->unix_seconds = seconds;
   int64_t days = seconds / kDaySeconds;
   int64_t second = seconds % kDaySeconds;
   if (second < 0) {
@@ -242,13 +259,57 @@ absl::StatusOr<TimeFormat> TimeFormat::Parse(std::string_view text) {
   return format;
 }
 
+std::optional<int64_t> ParseDuration(std::string_view text) {
+  for (const auto& [letter, seconds] : kUnits) {
+    if (text.empty() || text.back() != letter) continue;
+    const char* const end = text.data() + text.size() - 1;
+    int64_t value = 0;
+    const auto result = std::from_chars(text.data(), end, value);
+    const bool whole = result.ec == std::errc() && result.ptr == end && value > 0;
+    if (!whole || __builtin_mul_overflow(value, seconds, &value)) return std::nullopt;
+    return value;
+  }
+  return std::nullopt;
+}
+
+std::string DurationText(int64_t seconds) {
+  for (const auto& [letter, unit] : kUnits) {
+    if (seconds % unit == 0) return absl::StrCat(seconds / unit, std::string(1, letter));
+  }
+  return absl::StrCat(seconds, "s");
+}
+
+std::string TimeText(int64_t unix_seconds) {
+  const std::time_t time = unix_seconds;
+  std::tm parts = {};
+  if (::gmtime_r(&time, &parts) == nullptr) return absl::StrCat(unix_seconds, " s since 1970");
+  std::string text =
+      absl::StrFormat("%04d-%02d-%02d", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday);
+  if (parts.tm_hour + parts.tm_min + parts.tm_sec == 0) return text;
+  absl::StrAppendFormat(&text, " %02d:%02d:%02d", parts.tm_hour, parts.tm_min, parts.tm_sec);
+  return text;
+}
+
+bool TimeFormat::Read(std::string_view text, PointInTime* time) const {
+  const bool parsed = kind_ == Kind::kIso8601  ? ParseIso(text, time)
+                      : kind_ == Kind::kUnix   ? ParseUnix(text, 1, time)
+                      : kind_ == Kind::kUnixMs ? ParseUnix(text, 1000, time)
+                                               : ParsePattern(text_, text, time);
+  return parsed && IsValid(*time);
+}
+
+bool TimeFormat::Seconds(std::string_view text, int64_t* unix_seconds) const {
+  PointInTime time;
+  if (!Read(text, &time)) return false;
+  const int64_t of_day = int64_t{3600} * time.hour + 60 * time.minute + time.second;
+  *unix_seconds =
+      time.unix_seconds.value_or(DaysSince1970(time) * kDaySeconds + of_day - time.offset_seconds);
+  return true;
+}
+
 bool TimeFormat::Key(std::string_view text, TimePart part, uint64_t* key) const {
-  Time time;
-  const bool parsed = kind_ == Kind::kIso8601  ? ParseIso(text, &time)
-                      : kind_ == Kind::kUnix   ? ParseUnix(text, 1, &time)
-                      : kind_ == Kind::kUnixMs ? ParseUnix(text, 1000, &time)
-                                               : ParsePattern(text_, text, &time);
-  if (!parsed || !IsValid(time)) return false;
+  PointInTime time;
+  if (!Read(text, &time)) return false;
   const auto weekday = [&] {
     const int64_t rest = (DaysSince1970(time) + kThursday) % 7;
     return static_cast<uint64_t>(rest < 0 ? rest + 7 : rest);

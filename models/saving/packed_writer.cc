@@ -44,17 +44,19 @@ class Writer : public PackedWriter {
   absl::Status Append(Split split, const CtrBatch& batch) override {
     const bool has_weights = !batch.weights.empty();
     const bool has_probability = !batch.true_probability.empty();
+    const bool has_time = !batch.times.empty();
     if (done_ == 0) {
       manifest_.has_weights = has_weights;
       manifest_.has_probability = has_probability;
+      manifest_.has_time = has_time;
       for (Part& part : parts_) part.builder = std::make_unique<PackedBlockBuilder>(manifest_);
     }
     if (batch.batch_size == 0) return absl::OkStatus();
     if ((!batch.values.empty() && manifest_.has_weights != has_weights) ||
-        manifest_.has_probability != has_probability) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options_.source,
-                       ": only some samples have weights, or probabilities; expected all or none"));
+        manifest_.has_probability != has_probability || manifest_.has_time != has_time) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options_.source,
+          ": only some samples have weights, probabilities or times; expected all or none"));
     }
     Part& part = parts_[static_cast<size_t>(split)];
     int64_t& samples = manifest_.Samples(split);
@@ -132,8 +134,10 @@ class Writer : public PackedWriter {
   static int64_t BatchBytes(const CtrBatch& batch) {
     const size_t floats = batch.labels.size() + batch.dense.size() + batch.weights.size() +
                           batch.true_probability.size();
-    return 2 * static_cast<int64_t>(floats * sizeof(float) +
-                                    (batch.values.size() + batch.offsets.size()) * sizeof(int64_t));
+    return 2 *
+           static_cast<int64_t>(floats * sizeof(float) +
+                                (batch.values.size() + batch.offsets.size() + batch.times.size()) *
+                                    sizeof(int64_t));
   }
 
   std::string Path(const std::string& name) const { return absl::StrCat(dir_->path(), "/", name); }
