@@ -233,9 +233,10 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
                           OpenDataSource(flags.data, options.seed,
                                          {.saved_vocabulary = vocabulary ? &*vocabulary : nullptr,
                                           .threads = ChooseReaderThreads(flags),
-                                          .shuffle_bytes = options.shuffle_bytes}));
-  if (flags.data.starts_with("packed:")) {
-    // A pattern may stand for other packs than it did.
+                                          .shuffle_bytes = options.shuffle_bytes,
+                                          .in_order = options.window_seconds > 0}));
+  if (flags.data.starts_with("packed:") && options.window_seconds == 0) {
+    // A pattern may stand for other packs than it did. Windows may become more.
     HOTROW_ASSIGN_OR_RETURN(const auto identity, data->Identity());
     std::string content;
     for (const auto& [what, value] : identity) {

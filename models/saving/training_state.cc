@@ -169,6 +169,14 @@ void VisitTraining(State& state, Visitor& visit) {
   const auto metrics = [](auto& task, auto& v) { VisitMetrics(task, v); };
   visit.List("valid_tasks", state.valid_tasks, metrics);
   visit.List("test_tasks", state.test_tasks, metrics);
+  visit.List("windows", state.windows, [&](auto& window, auto& v) {
+    v("number", window.number);
+    v("samples", window.samples);
+    v("train_logloss", window.train_logloss);
+    v("best_auc", window.best_auc);
+    v.Group("valid", [&](auto& valid) { VisitMetrics(window.valid, valid); });
+    v.List("valid_tasks", window.valid_tasks, metrics);
+  });
 }
 
 }  // namespace

@@ -23,6 +23,16 @@ struct ValidationState {
   int64_t worse_validations = 0;    // since the best one
 };
 
+// A window of time (--window) that was judged, trained, or both.
+struct TrainedWindow {
+  int64_t number = 0;  // windows since 1970
+  int64_t samples = 0;
+  CtrMetrics valid;                     // before it was trained; of several tasks the means
+  std::vector<CtrMetrics> valid_tasks;  // of each of several tasks
+  double best_auc = 0;                  // of the data's own probabilities; 0: they have none
+  double train_logloss = 0;  // each batch before its own update; 0: not trained to its end
+};
+
 // Where a training run stands between two steps. A run that resumes from it ends with the same bits
 // as one that was never interrupted.
 struct TrainingState {
@@ -33,7 +43,7 @@ struct TrainingState {
   // other bits.
   std::string processor;
 
-  // The next batch: its epoch, and how much of that epoch has been trained on.
+  // The next batch: its epoch, or window, and how much of that epoch has been trained on.
   int64_t epoch = 0;
   int64_t samples_in_epoch = 0;
   int64_t batches_in_epoch = 0;
@@ -79,6 +89,9 @@ struct TrainingState {
   std::vector<CtrMetrics> valid_tasks;
   std::vector<CtrMetrics> test_tasks;
   double best_auc = 0;
+  // The windows that have samples, up to the last one that was begun; `epoch` is a position in
+  // them.
+  std::vector<TrainedWindow> windows;
 };
 
 // A JSON object of it, and back, for files other than the manifest (portable exports). Errors:

@@ -42,6 +42,9 @@ class CheckpointSchedule {
   // checkpoint is being written. has_newest: there is one of this step.
   Plan Next(int64_t steps, bool busy, bool has_newest);
 
+  // One is due now, whatever the step: at the border of a window.
+  void MakeDue() { due_ = true; }
+
   // What to do about a disk that is short on some rank: one of this step lets all before it go.
   enum class Relief { kTakeEarly, kDropOld };
   static Relief OnShortOfDisk(bool has_newest) {

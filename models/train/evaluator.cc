@@ -53,7 +53,8 @@ absl::StatusOr<std::span<const float>> Evaluator::GatherLogits(const BatchReader
   return std::span<const float>(all);
 }
 
-absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Progress* progress) {
+absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t epoch, int64_t run_step,
+                                               Progress* progress) {
   TraceSpan span(ctx_.trace, "evaluate");
   // The stages of the report are those of training; evaluation is one of them.
   ExecContext ctx = ctx_;
@@ -62,6 +63,8 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
   RunRanks& ranks = parts_.ranks;
   BatchReaderOptions reader_options =
       ReaderOptions(split, parts_.options.batch_size, ranks.rank(), ranks.world_size(), ctx);
+  reader_options.first_epoch = epoch;
+  reader_options.epochs = epoch + 1;
   reader_options.keep_global_labels = ranks.many();
   BatchReader reader(&data_, reader_options);
   const int32_t num_tasks = parts_.model.num_tasks();

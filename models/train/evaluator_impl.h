@@ -39,8 +39,10 @@ class Evaluator {
             const ExecContext& ctx)
       : parts_(parts), data_(*data), checkpoints_(*checkpoints), ctx_(ctx) {}
 
-  // run_step: the step to come, for errors. progress: null: none.
-  absl::StatusOr<Evaluation> Evaluate(Split split, int64_t run_step, Progress* progress);
+  // epoch: of the split, where its epochs differ. run_step: the step to come, for errors. progress:
+  // null: none.
+  absl::StatusOr<Evaluation> Evaluate(Split split, int64_t epoch, int64_t run_step,
+                                      Progress* progress);
 
  private:
   absl::Status EvaluateTables(const CtrBatch& batch);

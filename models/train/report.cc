@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "embedding/stats_fields.h"
+#include "models/data/time_parts.h"
 
 namespace hotrow {
 namespace {
@@ -30,6 +31,32 @@ Json MetricsJson(const CtrMetrics& metrics) {
           {"logloss", metrics.logloss},
           {"ne", metrics.ne},
           {"calibration", metrics.calibration}};
+}
+
+// With the AUC of the data's own probabilities, where they have them.
+Json MetricsJson(const CtrMetrics& metrics, double best_auc) {
+  Json json = MetricsJson(metrics);
+  if (best_auc > 0) json["best_auc"] = best_auc;
+  return json;
+}
+
+Json WindowsJson(const TrainReport& report) {
+  Json json = Json::array();
+  for (size_t k = 0; k < report.windows.size(); ++k) {
+    const TrainedWindow& window = report.windows[k];
+    Json& one = json.emplace_back();
+    one["begin"] = TimeText(window.number * report.window_seconds);
+    one["empty_before"] = EmptyBefore(report.windows, k);
+    one["samples"] = window.samples;
+    one["valid"] = MetricsJson(window.valid, window.best_auc);
+    for (size_t task = 0; task < window.valid_tasks.size() && task < report.tasks.size(); ++task) {
+      one["tasks"].push_back(
+          {{"label", report.tasks[task].label}, {"valid", MetricsJson(window.valid_tasks[task])}});
+    }
+    one["train"] = nullptr;
+    if (static_cast<int64_t>(k) < report.epochs) one["train"] = {{"logloss", window.train_logloss}};
+  }
+  return json;
 }
 
 // The counts by their names, in their order. Rates take the place of what they are made of.
@@ -125,6 +152,21 @@ void AppendQuality(const TrainReport& report, std::string* out) {
                                   report.valid.logloss));
 }
 
+void AppendWindows(const TrainReport& report, std::string* out) {
+  double sum = 0;
+  int64_t judged = 0;
+  for (const TrainedWindow& window : report.windows) {
+    if (window.valid.samples == 0 || std::isnan(window.valid.auc)) continue;
+    sum += window.valid.auc;
+    ++judged;
+  }
+  if (judged == 0) return;
+  AppendRow(
+      out, "windows", FormatCount(std::ssize(report.windows)),
+      absl::StrFormat("of %s; AUC of the next one, not yet trained: %.4f in the mean",
+                      DurationText(report.window_seconds), sum / static_cast<double>(judged)));
+}
+
 void AppendSpeed(const TrainReport& report, std::string* out) {
   AppendRow(
       out, "samples/s", FormatCount(static_cast<int64_t>(report.samples_per_second())),
@@ -204,6 +246,10 @@ void AppendStages(const TrainReport& report, std::string* out) {
 
 }  // namespace
 
+int64_t EmptyBefore(const std::vector<TrainedWindow>& windows, size_t position) {
+  return position == 0 ? 0 : windows[position].number - windows[position - 1].number - 1;
+}
+
 int64_t TrainReport::rows() const {
   int64_t rows = 0;
   for (const TableDigest& table : digest.tables) rows += table.rows;
@@ -236,9 +282,6 @@ std::string ReportToJson(const TrainReport& report) {
   for (const TraceRecorder::StageTotal& stage : report.stages) {
     stages.push_back({{"name", stage.name}, {"ms", stage.ms}});
   }
-  Json test = MetricsJson(report.test);
-  if (report.best_auc > 0) test["best_auc"] = report.best_auc;
-
   Json json;
   json["model"] = report.model;
   json["flags"] = std::move(flags);
@@ -266,12 +309,13 @@ std::string ReportToJson(const TrainReport& report) {
                           {"skipped_steps", report.loss_scale->skipped_steps}};
   }
   json["valid"] = MetricsJson(report.valid);
-  json["test"] = std::move(test);
+  json["test"] = MetricsJson(report.test, report.best_auc);
   for (const TrainReport::Task& task : report.tasks) {
     json["tasks"].push_back({{"label", task.label},
                              {"valid", MetricsJson(task.valid)},
                              {"test", MetricsJson(task.test)}});
   }
+  if (report.window_seconds > 0) json["windows"] = WindowsJson(report);
   if (report.has_digest()) {
     json["tables_hash"] = report.digest.hash.ToHex();
     json["dense_hash"] = report.dense_hash;
@@ -347,6 +391,7 @@ std::string FormatSummary(const TrainReport& report) {
                           report.epochs);
   }
   AppendQuality(report, &out);
+  AppendWindows(report, &out);
   AppendSpeed(report, &out);
   AppendTiers(report, &out);
   AppendStages(report, &out);

@@ -53,7 +53,9 @@ struct TrainReport {
     CtrMetrics test;
   };
   std::vector<Task> tasks;
-  int64_t best_epoch = 0;  // of the best validation, from 1; 0 without early stopping
+  int64_t window_seconds = 0;          // 0: no windows
+  std::vector<TrainedWindow> windows;  // with samples, the first `epochs` of them trained
+  int64_t best_epoch = 0;              // of the best validation, from 1; 0 without early stopping
   int64_t best_step = 0;
   double best_auc = 0;  // of the data's true probabilities; 0: the data does not know them
   // Empty with --digest=false; what comes of them is left out of the JSON and the summary then.
@@ -89,6 +91,9 @@ struct TrainReport {
   int64_t rows() const;
   int64_t row_bytes() const;
 };
+
+// Windows without samples in front of one.
+int64_t EmptyBefore(const std::vector<TrainedWindow>& windows, size_t position);
 
 std::string ReportToJson(const TrainReport& report);
 

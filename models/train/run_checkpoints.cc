@@ -70,7 +70,8 @@ void RunCheckpoints::PrintCommitted() {
 
 absl::Status RunCheckpoints::OnCommitted() {
   PrintCommitted();
-  return deltas_.Committed(writer_->newest_step());
+  const int64_t step = writer_->newest_step();
+  return deltas_.Committed(step, /*at_once=*/step == border_step_);
 }
 
 absl::StatusOr<bool> RunCheckpoints::DropOld() {
@@ -124,8 +125,18 @@ absl::Status RunCheckpoints::Wait() {
   return OnCommitted();
 }
 
-absl::Status RunCheckpoints::Carry() {
+absl::Status RunCheckpoints::Carry(bool at_border) {
   if (!enabled()) return absl::OkStatus();
+  if (at_border) {
+    HOTROW_RETURN_IF_ERROR(Wait());
+    HOTROW_RETURN_IF_ERROR(deltas_.Wait());
+    border_step_ = tables_->steps();
+    schedule_.MakeDue();
+    // The run may have died before its link was there.
+    if (has_newest()) {
+      HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*at_once=*/true));
+    }
+  }
   HOTROW_RETURN_IF_ERROR(Poll());
   const CheckpointSchedule::Plan plan =
       schedule_.Next(steps(), writer_->busy() || deltas_.busy(), has_newest());

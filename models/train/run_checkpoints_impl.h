@@ -58,8 +58,9 @@ class RunCheckpoints {
   // its checkpoint holds; 0: it begins. Makes the chain's link of that checkpoint if it is due.
   absl::Status StartAt(int64_t first_step, int64_t resumed_steps);
 
-  // Does between two steps what is in flight, what is due, what the disk needs.
-  absl::Status Carry();
+  // Does between two steps what is in flight, what is due, what the disk needs. at_border: one of
+  // this moment is due, with a link, and what is in flight is waited for.
+  absl::Status Carry(bool at_border);
   // Goes on with what is in flight, without waiting; and until it is committed.
   absl::Status Poll();
   absl::Status Wait();
@@ -94,6 +95,7 @@ class RunCheckpoints {
   std::function<absl::StatusOr<Contents>()> contents_;
   EmbeddingCollection* tables_ = nullptr;
   int64_t first_step_ = 0;
+  int64_t border_step_ = -1;  // of the tables, at the latest border of windows; -1: there was none
   std::unique_ptr<CheckpointWriter> writer_;
   RunDeltas deltas_;
   bool drops_old_ = false;  // DropOld is due, without waiting

@@ -65,15 +65,17 @@ std::string FormatRunHeader(const RunHeader& header) {
                           FormatBytes(options.store_bytes));
   }
   if (!options.checkpoint_dir.empty()) {
+    const char* const borders = options.window_seconds > 0 ? "behind each window, " : "";
     absl::StrAppendFormat(
-        &text, "  saving   checkpoints in %s, %s%s, keeping %d\n", options.checkpoint_dir,
+        &text, "  saving   checkpoints in %s, %s%s%s, keeping %d\n", options.checkpoint_dir,
+        borders,
         options.checkpoint_every > 0
             ? absl::StrCat("every ", FormatCount(options.checkpoint_every), " steps and ")
             : std::string(),
         "at the end", KeptCheckpoints(options));
     if (!options.delta_dir.empty()) {
-      absl::StrAppendFormat(&text, "           deltas in %s, every %s steps and at the end\n",
-                            options.delta_dir, FormatCount(options.delta_every));
+      absl::StrAppendFormat(&text, "           deltas in %s, %severy %s steps and at the end\n",
+                            options.delta_dir, borders, FormatCount(options.delta_every));
     }
     if (options.resume && !header.start.resumed) {
       absl::StrAppend(&text, "           none is there to go on from: from the beginning\n");

@@ -18,6 +18,8 @@
 #include "base/trace.h"
 #include "comm/communicator.h"
 #include "embedding/storage_fields.h"
+#include "models/data/time_parts.h"
+#include "models/data/windowed_source.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
@@ -49,9 +51,12 @@ double Seconds(int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
 // One run: loops over steps, validations and checkpoints.
 class Trainer {
  public:
-  Trainer(const TrainerOptions& options, DataSource& data, const ExecContext& ctx)
+  // windows: `data` as windows of time; null: they are none.
+  Trainer(const TrainerOptions& options, DataSource& data, WindowedSource* windows,
+          const ExecContext& ctx)
       : options_(options),
         data_(data),
+        windows_(windows),
         schema_(data.schema()),
         ctx_(ctx),
         run_(options, data, ctx, [this](std::string_view line) { PrintLine(line); }),
@@ -87,12 +92,19 @@ class Trainer {
   absl::Status Train();
   absl::Status TrainOne();
   absl::Status Step(BatchInFlight* now);
-  absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
+  absl::StatusOr<Evaluation> Evaluate(Split split, int64_t epoch, Progress* progress);
+  // The same between steps of training, for who watches.
+  absl::StatusOr<Evaluation> EvaluateBetweenSteps(Split split, int64_t epoch);
   // Reads losses, the oldest first, until `keep` are left. Before anything is said, decided or
   // saved that depends on them: 0. OutOfRange when one is not finite.
   absl::Status ReadLosses(int64_t keep);
   void CountLoss(const UnreadStep& step, double loss);
   absl::Status Validate(int64_t epoch);
+  // Whether the window that the next batch is of is there.
+  bool HasWindow() const { return at_.epoch < std::ssize(windows_->windows()); }
+  TrainedWindow& WindowAt(int64_t position);
+  absl::Status CheckWindowsGoOn() const;
+  absl::Status JudgeWindow();
   double DecidingAuc(const Evaluation& evaluation) const;
   absl::Status Test();
   absl::Status Save();
@@ -100,6 +112,7 @@ class Trainer {
 
   const TrainerOptions& options_;
   DataSource& data_;
+  WindowedSource* const windows_;
   const DataSchema& schema_;
   const ExecContext ctx_;
   const int64_t begin_ns_ = NowNanos();
@@ -170,6 +183,7 @@ absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
 
 absl::Status Trainer::Init(const ModelFactory& factory) {
   HOTROW_RETURN_IF_ERROR(watch_.Start());
+  if (windows_ != nullptr) HOTROW_RETURN_IF_ERROR(windows_->Read());
   if (mllog()) LogSettings(options_, schema_, &mllog_);
   HOTROW_RETURN_IF_ERROR(run_.Open(factory, [this] { return CheckpointContents(); }));
   watch_.Attach(&run_);
@@ -179,11 +193,21 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
     at_ = *start.saved->training;
     policy_.set_state(at_.policy);
     resumed_samples_ = at_.samples;
+    if (windows_ != nullptr) HOTROW_RETURN_IF_ERROR(CheckWindowsGoOn());
   } else if (start.saved.has_value()) {
     at_.first_step = start.saved->step;
+    at_.validation_due = windows_ != nullptr;  // the first window, too
   }
   if (!quiet()) {
     std::fputs(run_.Header().c_str(), options_.out);
+    if (windows_ != nullptr) {
+      const std::vector<DataWindow>& windows = windows_->windows();
+      std::fprintf(options_.out, "  windows: %s of %s, from %s to %s\n\n",
+                   FormatCount(std::ssize(windows)).c_str(),
+                   DurationText(options_.window_seconds).c_str(),
+                   windows_->NameOf(windows.front().number).c_str(),
+                   windows_->NameOf(windows.back().number).c_str());
+    }
     if (const std::string where = watch_.where(); !where.empty()) {
       std::fprintf(options_.out, "  metrics: %s\n\n", where.c_str());
     }
@@ -211,6 +235,7 @@ absl::Status Trainer::Step(BatchInFlight* now) {
     at_.steps_in_last_epoch = 0;
     at_.samples_in_last_epoch = 0;
     at_.loss_sum_in_last_epoch = 0;
+    if (windows_ != nullptr) WindowAt(at_.last_epoch);
     if (mllog()) mllog_.Start("epoch_start", {{"epoch_num", at_.last_epoch + 1}});
   }
   const StepPlace place = {
@@ -263,20 +288,84 @@ void Trainer::CountLoss(const UnreadStep& step, double loss) {
       (loss - at_.recent_loss) / static_cast<double>(std::min<int64_t>(step.run_step, 100));
 }
 
-absl::StatusOr<Evaluation> Trainer::Evaluate(Split split, Progress* progress) {
+absl::StatusOr<Evaluation> Trainer::Evaluate(Split split, int64_t epoch, Progress* progress) {
   HOTROW_RETURN_IF_ERROR(run_.dense().UseAverage(true));
-  absl::StatusOr<Evaluation> evaluation = evaluator_->Evaluate(split, at_.steps + 1, progress);
+  absl::StatusOr<Evaluation> evaluation =
+      evaluator_->Evaluate(split, epoch, at_.steps + 1, progress);
   HOTROW_RETURN_IF_ERROR(run_.dense().UseAverage(false));
   if (absl::IsOutOfRange(evaluation.status())) watch_.Diverged();
   return evaluation;
 }
 
-absl::Status Trainer::Validate(int64_t epoch) {
+absl::StatusOr<Evaluation> Trainer::EvaluateBetweenSteps(Split split, int64_t epoch) {
   watch_.Publish(RunState::kEvaluating, Moment());
   const MlLogger::Metadata epoch_num = {{"epoch_num", EpochsSoFar()}};
   if (mllog()) mllog_.Start("eval_start", epoch_num);
+  HOTROW_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(split, epoch, /*progress=*/nullptr));
+  if (evaluation.metrics.samples > 0 && mllog()) {
+    if (!std::isnan(evaluation.metrics.auc)) {
+      mllog_.Point("eval_accuracy", evaluation.metrics.auc, epoch_num);
+    }
+    mllog_.End("eval_stop", epoch_num);
+  }
+  return evaluation;
+}
+
+// The k-th window in the state, which is there from now on.
+TrainedWindow& Trainer::WindowAt(int64_t position) {
+  while (std::ssize(at_.windows) <= position) {
+    const DataWindow& window = windows_->windows()[at_.windows.size()];
+    at_.windows.push_back({.number = window.number, .samples = window.samples});
+  }
+  return at_.windows[static_cast<size_t>(position)];
+}
+
+// Whether the windows that were begun are still there. Others may have come behind them.
+absl::Status Trainer::CheckWindowsGoOn() const {
+  const std::vector<DataWindow>& windows = windows_->windows();
+  for (size_t k = 0; k < at_.windows.size(); ++k) {
+    const TrainedWindow& was = at_.windows[k];
+    const bool is_there = k < windows.size();
+    if (is_there && windows[k].number == was.number && windows[k].samples == was.samples) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--resume from ", run_.start().saved->dir, ": window ", k + 1, " was that of ",
+        windows_->NameOf(was.number), " with ", FormatCount(was.samples), " samples, and is ",
+        is_there ? absl::StrCat("that of ", windows_->NameOf(windows[k].number), " with ",
+                                FormatCount(windows[k].samples))
+                 : "not there",
+        "; give the data of then, behind which whole windows may be added, or train anew with "
+        "another --checkpoint_dir"));
+  }
+  return absl::OkStatus();
+}
+
+// Judges the window of the next batch.
+absl::Status Trainer::JudgeWindow() {
   HOTROW_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                          Evaluate(Split::kValid, /*progress=*/nullptr));
+                          EvaluateBetweenSteps(Split::kTrain, at_.epoch));
+  if (!evaluation.complete) return absl::OkStatus();
+  at_.validation_due = false;
+  at_.validated_step = at_.steps;
+  at_.valid = evaluation.metrics;
+  at_.valid_tasks = evaluation.tasks;
+  TrainedWindow& window = WindowAt(at_.epoch);
+  window.valid = evaluation.metrics;
+  window.valid_tasks = evaluation.tasks;
+  window.best_auc = evaluation.best_auc;
+  std::string text = absl::StrFormat(
+      "window %s, step %s: AUC %s, logloss %.4f before training on its %s samples",
+      windows_->NameOf(window.number), FormatCount(at_.steps), FormatMetric(window.valid.auc),
+      window.valid.logloss, FormatCount(window.samples));
+  if (const int64_t empty = EmptyBefore(at_.windows, static_cast<size_t>(at_.epoch)); empty > 0) {
+    absl::StrAppendFormat(&text, "; %s before it without samples", FormatCount(empty));
+  }
+  PrintLine(text);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Validate(int64_t epoch) {
+  HOTROW_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                          EvaluateBetweenSteps(Split::kValid, /*epoch=*/0));
   if (!evaluation.complete) return absl::OkStatus();
   const int64_t validated_before = at_.validated_step;
   at_.validation_due = false;
@@ -290,12 +379,6 @@ absl::Status Trainer::Validate(int64_t epoch) {
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, " needs validation data, and ", schema_.name, " has none"));
   }
-  if (mllog()) {
-    if (!std::isnan(evaluation.metrics.auc)) {
-      mllog_.Point("eval_accuracy", evaluation.metrics.auc, epoch_num);
-    }
-    mllog_.End("eval_stop", epoch_num);
-  }
   const ValidationState policy_before = policy_.state();
   const double deciding_auc = DecidingAuc(evaluation);
   // Nothing goes by an AUC that does not exist.
@@ -305,7 +388,8 @@ absl::Status Trainer::Validate(int64_t epoch) {
     at_.valid = evaluation.metrics;
     at_.valid_tasks = evaluation.tasks;
   } else if (verdict.better) {
-    HOTROW_ASSIGN_OR_RETURN(const Evaluation test, Evaluate(Split::kTest, /*progress=*/nullptr));
+    HOTROW_ASSIGN_OR_RETURN(const Evaluation test,
+                            Evaluate(Split::kTest, /*epoch=*/0, /*progress=*/nullptr));
     if (!test.complete) {
       // A signal. As if this validation had not been.
       policy_.set_state(policy_before);
@@ -397,6 +481,10 @@ absl::Status Trainer::TrainOne() {
   BatchInFlight& now = pipeline_->front();
   if (now.item->ends_epoch()) {
     HOTROW_RETURN_IF_ERROR(ReadLosses(0));
+    if (windows_ != nullptr) {
+      WindowAt(now.item->epoch).train_logloss =
+          at_.loss_sum_in_last_epoch / static_cast<double>(at_.samples_in_last_epoch);
+    }
     ++at_.epochs_done;
     at_.validation_due = at_.validated_step != at_.steps;
     at_.epoch = now.item->epoch + 1;
@@ -423,7 +511,7 @@ absl::Status Trainer::TrainOne() {
 absl::Status Trainer::Train() {
   BatchReaderOptions reader = ReaderOptions(Split::kTrain, options_.batch_size, run_.ranks().rank(),
                                             run_.ranks().world_size(), ctx_);
-  reader.epochs = options_.epochs;
+  reader.epochs = windows_ != nullptr ? std::ssize(windows_->windows()) : options_.epochs;
   reader.limit_batches = options_.limit_train_batches;
   reader.first_epoch = at_.epoch;
   reader.first_sample = at_.samples_in_epoch;
@@ -433,15 +521,19 @@ absl::Status Trainer::Train() {
                                               options_.prefetch_depth, ctx_.trace);
 
   while (!run_.ranks().stopped()) {
-    if (at_.validation_due) {
+    // Behind the last window it stays due, for a run that goes on with more of them.
+    if (at_.validation_due && (windows_ == nullptr || HasWindow())) {
       HOTROW_RETURN_IF_ERROR(ReadLosses(0));
       before_validation_ = at_;
       before_validation_->policy = policy_.state();
       // At the end of an epoch its successor is the one to come.
-      HOTROW_RETURN_IF_ERROR(Validate(at_.batches_in_epoch == 0 ? at_.epoch - 1 : at_.epoch));
+      HOTROW_RETURN_IF_ERROR(windows_ != nullptr
+                                 ? JudgeWindow()
+                                 : Validate(at_.batches_in_epoch == 0 ? at_.epoch - 1 : at_.epoch));
       before_validation_.reset();
     }
-    HOTROW_RETURN_IF_ERROR(run_.checkpoints().Carry());
+    const bool at_border = windows_ != nullptr && at_.batches_in_epoch == 0 && at_.steps > 0;
+    HOTROW_RETURN_IF_ERROR(run_.checkpoints().Carry(at_border));
     if (run_.ranks().stopped() || at_.stopped_early || pipeline_->ended()) break;
     const absl::Status status = TrainOne();
     if (status.ok()) {
@@ -464,7 +556,7 @@ absl::Status Trainer::Test() {
   std::optional<Progress> progress;
   if (!quiet()) progress.emplace(options_.out, "test", "samples", schema_.test_samples);
   HOTROW_ASSIGN_OR_RETURN(const Evaluation test,
-                          Evaluate(Split::kTest, progress ? &*progress : nullptr));
+                          Evaluate(Split::kTest, /*epoch=*/0, progress ? &*progress : nullptr));
   at_.test = test.metrics;
   at_.test_tasks = test.tasks;
   at_.best_auc = test.best_auc;
@@ -543,6 +635,8 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   report.stopped_early = at_.stopped_early;
   report.saved_step = saved_step_;
   report.best_auc = at_.best_auc;
+  report.window_seconds = options_.window_seconds;
+  report.windows = at_.windows;
   if (AccessRecorder* const recorder = run_.recorder()) {
     report.access_trace = run_.access_trace();
     report.access_status = recorder->Close();
@@ -585,7 +679,10 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
                                         const ModelFactory& factory, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(CheckLowerBounds(options));
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  Trainer trainer(options, data, ctx);
+  std::optional<WindowedSource> windows;
+  if (options.window_seconds > 0) windows.emplace(&data, options.window_seconds);
+  Trainer trainer(options, windows.has_value() ? *windows : data,
+                  windows.has_value() ? &*windows : nullptr, ctx);
   const auto run = [&]() -> absl::StatusOr<TrainReport> {
     HOTROW_RETURN_IF_ERROR(trainer.Init(factory));
     HOTROW_RETURN_IF_ERROR(trainer.Run());

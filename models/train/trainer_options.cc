@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "embedding/storage_fields.h"
+#include "models/data/time_parts.h"
 #include "models/train/pretrained_rows.h"
 #include "models/train/report.h"
 #include "models/train/trainer_settings.h"
@@ -63,6 +64,30 @@ absl::Status CheckDeltas(const TrainerOptions& o) {
   return absl::OkStatus();
 }
 
+// Checks what does not go with windows of time.
+absl::Status CheckWindow(const TrainerOptions& o) {
+  if (o.window_seconds == 0) return absl::OkStatus();
+  if (o.window_seconds < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--window must be at least 1 s, is ", o.window_seconds));
+  }
+  const std::pair<const char*, bool> others[] = {
+      {"epochs", o.epochs != 1},
+      {"limit_train_batches", o.limit_train_batches != 0},
+      {"validation_freq_within_epoch", o.validation_freq_within_epoch != 0},
+      {"lr_plateau_patience", o.schedule.lr_plateau_patience != 0},
+      {"early_stop_patience", o.schedule.early_stop_patience != 0},
+      {"keep_best", o.keep_best}};
+  for (const auto& [flag, given] : others) {
+    if (!given) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, " does not go with --window=", DurationText(o.window_seconds),
+                     ": each window is judged once and then trained once, and no two are judged on "
+                     "the same data; leave one of them out"));
+  }
+  return absl::OkStatus();
+}
+
 std::set<std::string> NamesOf(const std::string& text) {
   return absl::StrSplit(text, ',', absl::SkipEmpty());
 }
@@ -103,6 +128,7 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError(
         "--resume needs --checkpoint_dir=DIR, where the checkpoints are to go on from");
   }
+  HOTROW_RETURN_IF_ERROR(CheckWindow(*this));
   HOTROW_RETURN_IF_ERROR(CheckDeltas(*this));
   if (!save_dir.empty() && save_dir == checkpoint_dir) {
     return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",

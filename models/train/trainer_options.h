@@ -38,6 +38,8 @@ struct TrainerOptions : ScoringOptions {
   int64_t epochs = 1;
   int64_t limit_train_batches = 0;           // of each epoch; 0: all
   int64_t validation_freq_within_epoch = 0;  // steps; 0: at the end of each epoch only
+  // Above 0: training in the order of time, window after window of this length; see RunTraining.
+  int64_t window_seconds = 0;
 
   // All tables alike: embedding_dim columns of this precision, this pooling and initializer, and
   // table_optimizer.

@@ -25,6 +25,7 @@
 #include "base/enum_words.h"
 #include "cache/cache_policies.h"
 #include "cache/cache_policy.h"
+#include "models/data/time_parts.h"
 #include "ops/jagged.h"
 #include "ops/update/sparse_optimizer.h"
 
@@ -128,6 +129,25 @@ FlagField WeightsFlag(std::vector<double>* field) {
               }};
 }
 
+// "1d"; empty: none.
+FlagField WindowFlag(int64_t* seconds) {
+  return {
+      .hint = "TIME",
+      .set =
+          [seconds](std::string_view text) {
+            const std::optional<int64_t> parsed =
+                text.empty() ? std::optional<int64_t>(0) : ParseDuration(text);
+            if (!parsed.has_value()) {
+              return absl::InvalidArgumentError(
+                  "takes a length of time such as 90s, 30m, 12h or 1d, at least 1s");
+            }
+            *seconds = *parsed;
+            return absl::OkStatus();
+          },
+      .get =
+          [seconds] { return FlagValue(*seconds == 0 ? std::string() : DurationText(*seconds)); }};
+}
+
 // The names of all entries of a table of facts or words.
 template <typename Table>
 std::vector<std::string_view> WordsOf(const Table& all) {
@@ -159,6 +179,17 @@ const TrainerSetting kSettings[] = {
      .role = kBits,
      .older = {.value = "536870912"},
      .bind = [](O& o) { return BytesFlag(&o.shuffle_bytes, kNoMinWord, kFlagMemoryBytesMax); }},
+
+    {.name = "window",
+     .group = kDataGroup,
+     .help =
+         "train in the order of time: the samples of one day (1d), say, then those of the next, "
+         "each judged before it is trained, with its metrics in the report and a checkpoint "
+         "behind it. Samples come in the order of the files and must ascend in time",
+     .help_default = "none",
+     .role = kBits,
+     .older = {.value = ""},
+     .bind = [](O& o) { return WindowFlag(&o.window_seconds); }},
 
     {.name = "embedding_dim",
      .group = kModelGroup,

@@ -528,6 +528,7 @@ std::string AnotherValue(const TrainerSetting& row) {
                                              {"exchange_forward", "fp16"},
                                              {"exchange_backward", "int8"},
                                              {"device", "cuda"},
+                                             {"window", "12h"},
                                              {"exchange_rounding", "stochastic"},
                                              {"table_optimizer.weight_decay_mode", "decoupled"}};
   const auto word = kWords->find(row.name);

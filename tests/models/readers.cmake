@@ -14,6 +14,7 @@ hotrow_add_test(
           table_schema_test.cc
           text_forms_test.cc
           vocabulary_test.cc
+          windowed_source_test.cc
           zip_archive_test.cc
   DEPS hotrow::models ZLIB::ZLIB)
 target_compile_definitions(readers_test PRIVATE HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

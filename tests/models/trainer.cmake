@@ -18,7 +18,7 @@ hotrow_add_test(
 hotrow_add_test(
   NAME models_ranks_test
   SOURCES trainer_feedback_test.cc trainer_ranks_test.cc trainer_row_life_test.cc
-          ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc
+          trainer_windows_test.cc ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc
   DEPS hotrow::models)
 
 hotrow_add_test(
