@@ -69,6 +69,9 @@ class DataSource {
                                                                 int64_t first_sample) = 0;
   // Names a sample of epoch 0 for people: "day2.csv:17". Errors: those of the files.
   virtual absl::StatusOr<std::string> PlaceOf(Split split, int64_t sample);
+  // Takes in what came behind the training samples since; false: nothing did. No reader is open
+  // meanwhile. Errors: those of opening it.
+  virtual absl::StatusOr<bool> Grow() { return false; }
   // Calls take with batches of up to batch_size samples until all samples of all splits came, those
   // of each split in the order of epoch 0. One pass over files that hold several splits, where the
   // source can. Errors: its own, and the first one of take.

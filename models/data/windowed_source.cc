@@ -62,8 +62,8 @@ class WindowedSource::Reader : public DataReader {
   std::unique_ptr<DataReader> base_;  // null: given back
 };
 
-WindowedSource::WindowedSource(DataSource* data, int64_t seconds)
-    : data_(*data), seconds_(seconds), schema_(data->schema()) {
+WindowedSource::WindowedSource(DataSource* data, int64_t seconds, bool grows)
+    : data_(*data), seconds_(seconds), grows_(grows), schema_(data->schema()) {
   HOTROW_CHECK(seconds > 0);
 }
 
@@ -71,9 +71,7 @@ std::string WindowedSource::NameOf(int64_t number) const { return TimeText(numbe
 
 absl::Status WindowedSource::Read() {
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataReader> reader,
-                          data_.OpenSplit(Split::kTrain, /*epoch=*/0, /*first_sample=*/0));
-  int64_t samples = 0;
-  int64_t last = std::numeric_limits<int64_t>::min();
+                          data_.OpenSplit(Split::kTrain, /*epoch=*/0, samples_));
   for (CtrBatch batch;;) {
     HOTROW_RETURN_IF_ERROR(reader->Next(kReadSamples, &batch));
     if (batch.batch_size == 0) break;
@@ -85,22 +83,41 @@ absl::Status WindowedSource::Read() {
           "seconds=N"));
     }
     for (const int64_t time : batch.times) {
-      if (time < last) return RunsBackwards(samples, last, time);
-      last = time;
+      if (time < last_time_) return RunsBackwards(samples_, last_time_, time);
+      last_time_ = time;
       const int64_t number = WindowOf(time, seconds_);
       if (windows_.empty() || windows_.back().number != number) {
-        windows_.push_back({.number = number, .first_sample = samples});
+        windows_.push_back({.number = number, .first_sample = samples_});
       }
       ++windows_.back().samples;
-      ++samples;
+      ++samples_;
     }
   }
-  if (samples == 0) {
+  if (samples_ == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(schema_.name, ": no sample goes to the training split"));
   }
-  schema_.train_samples = samples;
+  // How many there will be is not known.
+  schema_.train_samples = grows_ ? 0 : samples_;
+  if (grows_) {
+    HOTROW_ASSIGN_OR_RETURN(last_place_, data_.PlaceOf(Split::kTrain, samples_ - 1));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> WindowedSource::Grow() {
+  kept_.clear();
+  HOTROW_ASSIGN_OR_RETURN(const bool grew, data_.Grow());
+  if (!grew) return false;
+  HOTROW_ASSIGN_OR_RETURN(const std::string place, data_.PlaceOf(Split::kTrain, samples_ - 1));
+  if (place != last_place_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--follow: the last sample was ", last_place_, ", and in its place is ", place,
+                     "; files may only come behind the others, by the order of their names"));
+  }
+  const size_t before = windows().size();
+  HOTROW_RETURN_IF_ERROR(Read());
+  return windows().size() > before;
 }
 
 absl::Status WindowedSource::RunsBackwards(int64_t sample, int64_t before, int64_t time) {
@@ -114,6 +131,7 @@ absl::Status WindowedSource::RunsBackwards(int64_t sample, int64_t before, int64
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> WindowedSource::Identity() const {
   HOTROW_ASSIGN_OR_RETURN(auto identity, data_.Identity());
+  if (grows_) return identity;
   identity.emplace_back(
       "windows", absl::StrCat(windows_.size(), ", the first of ", NameOf(windows_.front().number),
                               ", the last of ", NameOf(windows_.back().number)));
@@ -123,9 +141,9 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> WindowedSource:
 absl::StatusOr<std::unique_ptr<DataReader>> WindowedSource::OpenSplit(Split split, int64_t epoch,
                                                                       int64_t first_sample) {
   if (split != Split::kTrain) return data_.OpenSplit(split, epoch, first_sample);
-  if (epoch < 0 || epoch >= std::ssize(windows_)) {
-    return absl::InvalidArgumentError(absl::StrCat(schema_.name, ": window ", epoch,
-                                                   ", expected one in [0, ", windows_.size(), ")"));
+  if (epoch < 0 || epoch >= std::ssize(windows())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        schema_.name, ": window ", epoch, ", expected one in [0, ", windows().size(), ")"));
   }
   const DataWindow& window = windows_[static_cast<size_t>(epoch)];
   if (first_sample < 0 || first_sample > window.samples) {

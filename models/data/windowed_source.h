@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,19 +31,27 @@ struct DataWindow {
 // A reader goes on where another one ended, so that going through the windows one after the other
 // reads text once, and judging each before it is trained reads it twice.
 //
-// Threads: as DataSource; nothing else runs during Read.
-// Errors:  of Read, InvalidArgument: samples without a time; one that is before the sample in front
-//          of it, which names both with their times; FailedPrecondition of readers: the data have
-//          fewer samples than when they were read.
+// Data that grow end in a window that may still become longer: it is none until samples of a later
+// one are there.
+//
+// Threads: as DataSource; nothing else runs during Read and Grow, and no reader is open.
+// Errors:  of Read and Grow, InvalidArgument: samples without a time; one that is before the sample
+//          in front of it, which names both with their times; of Grow, FailedPrecondition: samples
+//          came in front of those that were there; the same of readers: the data have fewer samples
+//          than when they were read.
 class WindowedSource : public DataSource {
  public:
   // `data` outlives it; its training samples come in the order of the files. seconds > 0.
-  WindowedSource(DataSource* data, int64_t seconds);
+  WindowedSource(DataSource* data, int64_t seconds, bool grows = false);
 
   // Reads the times of all samples, and finds the windows. Before all else.
   absl::Status Read();
+  // The same of samples that came behind them. Whether there are more windows.
+  absl::StatusOr<bool> Grow() override;
 
-  const std::vector<DataWindow>& windows() const { return windows_; }
+  std::span<const DataWindow> windows() const {
+    return std::span(windows_).first(windows_.size() - (grows_ && !windows_.empty() ? 1 : 0));
+  }
   // The window's beginning, for people.
   std::string NameOf(int64_t number) const;
 
@@ -69,9 +78,13 @@ class WindowedSource : public DataSource {
 
   DataSource& data_;
   const int64_t seconds_;
+  const bool grows_;
   DataSchema schema_;
-  std::vector<DataWindow> windows_;
-  std::mutex mutex_;                                                  // guards what follows
+  std::vector<DataWindow> windows_;  // all of them
+  int64_t samples_ = 0;              // whose times were read
+  int64_t last_time_ = std::numeric_limits<int64_t>::min();
+  std::string last_place_;  // data that grow: of the last sample
+  std::mutex mutex_;        // guards what follows
   std::deque<std::pair<int64_t, std::unique_ptr<DataReader>>> kept_;  // with where they stand
 };
 

@@ -25,6 +25,7 @@
 #include "cache/cache_policy.h"
 #include "comm/create_communicator.h"
 #include "models/data/file_source.h"
+#include "models/data/growing_source.h"
 #include "models/data/open_data_source.h"
 #include "models/programs/trainer_flags.h"
 #include "models/saving/vocabulary_file.h"
@@ -229,12 +230,22 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
 
   HOTROW_ASSIGN_OR_RETURN(const std::optional<SavedVocabulary> vocabulary,
                           FindSavedVocabulary(options, env));
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
-                          OpenDataSource(flags.data, options.seed,
-                                         {.saved_vocabulary = vocabulary ? &*vocabulary : nullptr,
-                                          .threads = ChooseReaderThreads(flags),
-                                          .shuffle_bytes = options.shuffle_bytes,
-                                          .in_order = options.window_seconds > 0}));
+  const bool follows = options.follow_seconds > 0;
+  const auto open_data = [&](const SavedVocabulary* of_run) {
+    const SavedVocabulary* const of_start = vocabulary ? &*vocabulary : nullptr;
+    return OpenDataSource(flags.data, options.seed,
+                          {.saved_vocabulary = of_run != nullptr ? of_run : of_start,
+                           .threads = ChooseReaderThreads(flags),
+                           // Text that is opened again and again is not parsed each time.
+                           .shuffle_bytes = follows ? 0 : options.shuffle_bytes,
+                           .in_order = options.window_seconds > 0});
+  };
+  std::unique_ptr<DataSource> data;
+  if (follows) {
+    HOTROW_ASSIGN_OR_RETURN(data, GrowingSource::Open(open_data));
+  } else {
+    HOTROW_ASSIGN_OR_RETURN(data, open_data(nullptr));
+  }
   if (flags.data.starts_with("packed:") && options.window_seconds == 0) {
     // A pattern may stand for other packs than it did. Windows may become more.
     HOTROW_ASSIGN_OR_RETURN(const auto identity, data->Identity());

@@ -1,6 +1,7 @@
 #include "models/train/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <deque>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +43,9 @@ namespace hotrow {
 namespace {
 
 constexpr int64_t kTextEveryNanos = 100'000'000;
+// Between two looks for more data: from so long on, twice as long each time, up to this.
+constexpr int64_t kFollowMillis = 100;
+constexpr int64_t kFollowMillisMax = 5000;
 // Steps on a GPU whose loss is not read when the next step begins: the GPU has work while the host
 // enqueues more.
 constexpr int64_t kUnreadSteps = 1;
@@ -101,7 +106,10 @@ class Trainer {
   void CountLoss(const UnreadStep& step, double loss);
   absl::Status Validate(int64_t epoch);
   // Whether the window that the next batch is of is there.
-  bool HasWindow() const { return at_.epoch < std::ssize(windows_->windows()); }
+  bool HasWindow() const { return at_.epoch < num_windows_; }
+  absl::Status AgreeOnWindows();
+  absl::StatusOr<bool> WaitForWindow();
+  void OpenPipeline();
   TrainedWindow& WindowAt(int64_t position);
   absl::Status CheckWindowsGoOn() const;
   absl::Status JudgeWindow();
@@ -113,6 +121,7 @@ class Trainer {
   const TrainerOptions& options_;
   DataSource& data_;
   WindowedSource* const windows_;
+  int64_t num_windows_ = 0;  // that all ranks have
   const DataSchema& schema_;
   const ExecContext ctx_;
   const int64_t begin_ns_ = NowNanos();
@@ -187,6 +196,7 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
   if (mllog()) LogSettings(options_, schema_, &mllog_);
   HOTROW_RETURN_IF_ERROR(run_.Open(factory, [this] { return CheckpointContents(); }));
   watch_.Attach(&run_);
+  if (windows_ != nullptr) HOTROW_RETURN_IF_ERROR(AgreeOnWindows());
   evaluator_.emplace(run_.step_parts(), &data_, &run_.checkpoints(), ctx_);
   const RunStart& start = run_.start();
   if (start.resumed) {
@@ -201,12 +211,14 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
   if (!quiet()) {
     std::fputs(run_.Header().c_str(), options_.out);
     if (windows_ != nullptr) {
-      const std::vector<DataWindow>& windows = windows_->windows();
-      std::fprintf(options_.out, "  windows: %s of %s, from %s to %s\n\n",
+      const std::span<const DataWindow> windows = windows_->windows();
+      std::fprintf(options_.out, "  windows: %s of %s%s\n\n",
                    FormatCount(std::ssize(windows)).c_str(),
                    DurationText(options_.window_seconds).c_str(),
-                   windows_->NameOf(windows.front().number).c_str(),
-                   windows_->NameOf(windows.back().number).c_str());
+                   windows.empty() ? ""
+                                   : absl::StrCat(", from ", windows_->NameOf(windows[0].number),
+                                                  " to ", windows_->NameOf(windows.back().number))
+                                         .c_str());
     }
     if (const std::string where = watch_.where(); !where.empty()) {
       std::fprintf(options_.out, "  metrics: %s\n\n", where.c_str());
@@ -311,6 +323,38 @@ absl::StatusOr<Evaluation> Trainer::EvaluateBetweenSteps(Split split, int64_t ep
   return evaluation;
 }
 
+// The fewest that any rank has: files may not come to all at once. Collective.
+absl::Status Trainer::AgreeOnWindows() {
+  constexpr int64_t kMany = int64_t{1} << 60;
+  HOTROW_ASSIGN_OR_RETURN(const int64_t short_of_many,
+                          run_.ranks().Largest(kMany - std::ssize(windows_->windows())));
+  num_windows_ = kMany - short_of_many;
+  return absl::OkStatus();
+}
+
+// Looks for the window of the next batch until it is there; false: it did not come, or the run is
+// to stop. Collective.
+absl::StatusOr<bool> Trainer::WaitForWindow() {
+  PrintLine(absl::StrFormat("step %s: waiting for more than %s windows", FormatCount(at_.steps),
+                            FormatCount(num_windows_)));
+  const int64_t begin_ns = NowNanos();
+  for (int64_t pause_ms = kFollowMillis;; pause_ms = std::min(2 * pause_ms, kFollowMillisMax)) {
+    HOTROW_RETURN_IF_ERROR(run_.checkpoints().Poll());
+    HOTROW_RETURN_IF_ERROR(run_.ranks().AgreeOnStop());
+    if (run_.ranks().stopped()) return false;
+    HOTROW_RETURN_IF_ERROR(windows_->Grow().status());
+    HOTROW_RETURN_IF_ERROR(AgreeOnWindows());
+    if (HasWindow()) return true;
+    const bool mine =
+        Seconds(NowNanos() - begin_ns) >= static_cast<double>(options_.follow_seconds);
+    HOTROW_ASSIGN_OR_RETURN(const int64_t late, run_.ranks().Largest(mine ? 1 : 0));
+    if (late != 0) return false;
+    for (int64_t ms = 0; ms < pause_ms && run_.ranks().own_signal() == 0; ms += kFollowMillis) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kFollowMillis));
+    }
+  }
+}
+
 // The k-th window in the state, which is there from now on.
 TrainedWindow& Trainer::WindowAt(int64_t position) {
   while (std::ssize(at_.windows) <= position) {
@@ -322,17 +366,20 @@ TrainedWindow& Trainer::WindowAt(int64_t position) {
 
 // Whether the windows that were begun are still there. Others may have come behind them.
 absl::Status Trainer::CheckWindowsGoOn() const {
-  const std::vector<DataWindow>& windows = windows_->windows();
+  const std::span<const DataWindow> windows = windows_->windows();
   for (size_t k = 0; k < at_.windows.size(); ++k) {
     const TrainedWindow& was = at_.windows[k];
     const bool is_there = k < windows.size();
     if (is_there && windows[k].number == was.number && windows[k].samples == was.samples) continue;
+    std::string now =
+        options_.follow_seconds > 0 ? "not there, or not whole for --follow" : "not there";
+    if (is_there) {
+      now = absl::StrCat("that of ", windows_->NameOf(windows[k].number), " with ",
+                         FormatCount(windows[k].samples));
+    }
     return absl::FailedPreconditionError(absl::StrCat(
         "--resume from ", run_.start().saved->dir, ": window ", k + 1, " was that of ",
-        windows_->NameOf(was.number), " with ", FormatCount(was.samples), " samples, and is ",
-        is_there ? absl::StrCat("that of ", windows_->NameOf(windows[k].number), " with ",
-                                FormatCount(windows[k].samples))
-                 : "not there",
+        windows_->NameOf(was.number), " with ", FormatCount(was.samples), " samples, and is ", now,
         "; give the data of then, behind which whole windows may be added, or train anew with "
         "another --checkpoint_dir"));
   }
@@ -508,10 +555,11 @@ absl::Status Trainer::TrainOne() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Train() {
+// Of the batches from here on.
+void Trainer::OpenPipeline() {
   BatchReaderOptions reader = ReaderOptions(Split::kTrain, options_.batch_size, run_.ranks().rank(),
                                             run_.ranks().world_size(), ctx_);
-  reader.epochs = windows_ != nullptr ? std::ssize(windows_->windows()) : options_.epochs;
+  reader.epochs = windows_ != nullptr ? num_windows_ : options_.epochs;
   reader.limit_batches = options_.limit_train_batches;
   reader.first_epoch = at_.epoch;
   reader.first_sample = at_.samples_in_epoch;
@@ -519,7 +567,10 @@ absl::Status Trainer::Train() {
   reader.trace = ctx_.trace;
   pipeline_ = std::make_unique<BatchPipeline>(&data_, reader, &run_.tables(),
                                               options_.prefetch_depth, ctx_.trace);
+}
 
+absl::Status Trainer::Train() {
+  OpenPipeline();
   while (!run_.ranks().stopped()) {
     // Behind the last window it stays due, for a run that goes on with more of them.
     if (at_.validation_due && (windows_ == nullptr || HasWindow())) {
@@ -534,7 +585,15 @@ absl::Status Trainer::Train() {
     }
     const bool at_border = windows_ != nullptr && at_.batches_in_epoch == 0 && at_.steps > 0;
     HOTROW_RETURN_IF_ERROR(run_.checkpoints().Carry(at_border));
-    if (run_.ranks().stopped() || at_.stopped_early || pipeline_->ended()) break;
+    if (run_.ranks().stopped() || at_.stopped_early) break;
+    if (pipeline_->ended()) {
+      if (options_.follow_seconds == 0) break;
+      pipeline_.reset();
+      HOTROW_ASSIGN_OR_RETURN(const bool more, WaitForWindow());
+      if (!more) break;
+      OpenPipeline();
+      continue;
+    }
     const absl::Status status = TrainOne();
     if (status.ok()) {
       run_.checkpoints().StepMade();
@@ -680,7 +739,9 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
   HOTROW_RETURN_IF_ERROR(CheckLowerBounds(options));
   HOTROW_RETURN_IF_ERROR(options.Validate());
   std::optional<WindowedSource> windows;
-  if (options.window_seconds > 0) windows.emplace(&data, options.window_seconds);
+  if (options.window_seconds > 0) {
+    windows.emplace(&data, options.window_seconds, /*grows=*/options.follow_seconds > 0);
+  }
   Trainer trainer(options, windows.has_value() ? *windows : data,
                   windows.has_value() ? &*windows : nullptr, ctx);
   const auto run = [&]() -> absl::StatusOr<TrainReport> {

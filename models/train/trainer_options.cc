@@ -66,10 +66,16 @@ absl::Status CheckDeltas(const TrainerOptions& o) {
 
 // Checks what does not go with windows of time.
 absl::Status CheckWindow(const TrainerOptions& o) {
-  if (o.window_seconds == 0) return absl::OkStatus();
-  if (o.window_seconds < 0) {
+  for (const auto& [flag, seconds] : {std::pair<const char*, int64_t>{"window", o.window_seconds},
+                                      {"follow", o.follow_seconds}}) {
+    if (seconds >= 0) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("--window must be at least 1 s, is ", o.window_seconds));
+        absl::StrCat("--", flag, " must be at least 1 s, is ", seconds));
+  }
+  if (o.window_seconds == 0) {
+    if (o.follow_seconds == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--follow needs --window=TIME: what comes is trained window by window");
   }
   const std::pair<const char*, bool> others[] = {
       {"epochs", o.epochs != 1},

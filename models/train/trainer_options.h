@@ -40,6 +40,8 @@ struct TrainerOptions : ScoringOptions {
   int64_t validation_freq_within_epoch = 0;  // steps; 0: at the end of each epoch only
   // Above 0: training in the order of time, window after window of this length; see RunTraining.
   int64_t window_seconds = 0;
+  // Above 0: behind the last window the run waits so long for the next.
+  int64_t follow_seconds = 0;
 
   // All tables alike: embedding_dim columns of this precision, this pooling and initializer, and
   // table_optimizer.

@@ -130,7 +130,7 @@ FlagField WeightsFlag(std::vector<double>* field) {
 }
 
 // "1d"; empty: none.
-FlagField WindowFlag(int64_t* seconds) {
+FlagField DurationFlag(int64_t* seconds) {
   return {
       .hint = "TIME",
       .set =
@@ -189,7 +189,7 @@ const TrainerSetting kSettings[] = {
      .help_default = "none",
      .role = kBits,
      .older = {.value = ""},
-     .bind = [](O& o) { return WindowFlag(&o.window_seconds); }},
+     .bind = [](O& o) { return DurationFlag(&o.window_seconds); }},
 
     {.name = "embedding_dim",
      .group = kModelGroup,
@@ -242,6 +242,14 @@ const TrainerSetting kSettings[] = {
      .help = "steps between validations; 0: at the end of each epoch",
      .role = kBits,
      .bind = [](O& o) { return IntFlag(&o.validation_freq_within_epoch, 0, kMany); }},
+    {.name = "follow",
+     .group = kTrainingGroup,
+     .help = "with --window: behind the last window wait so long for the next, in files that match "
+             "--data and come whole, by name behind the others. The last window that is there is "
+             "trained once a later one has begun",
+     .help_default = "none",
+     .role = kAlike,
+     .bind = [](O& o) { return DurationFlag(&o.follow_seconds); }},
     {.name = "optimizer",
      .group = kTrainingGroup,
      .help = "optimizer of the tables",

@@ -35,6 +35,16 @@ TEST(CheckpointScheduleTest, AskedTwiceAboutAStepItTakesOne) {
   EXPECT_EQ(schedule.Next(11, false, false).action, Action::kNone);
 }
 
+TEST(CheckpointScheduleTest, OneThatIsMadeDueIsTakenWhateverTheStep) {
+  CheckpointSchedule schedule({.every = 0});
+  schedule.MakeDue();
+  EXPECT_EQ(schedule.Next(7, /*busy=*/false, /*has_newest=*/false).action, Action::kTake);
+  EXPECT_NE(schedule.Next(8, false, false).action, Action::kTake);
+  schedule.MakeDue();
+  EXPECT_NE(schedule.Next(9, false, /*has_newest=*/true).action, Action::kTake);
+  EXPECT_NE(schedule.Next(10, false, false).action, Action::kTake);
+}
+
 // The one that the run goes on from is there.
 TEST(CheckpointScheduleTest, NoneIsDueWhereTheRunResumes) {
   CheckpointSchedule schedule({.every = 10});

@@ -529,6 +529,7 @@ std::string AnotherValue(const TrainerSetting& row) {
                                              {"exchange_backward", "int8"},
                                              {"device", "cuda"},
                                              {"window", "12h"},
+                                             {"follow", "30m"},
                                              {"exchange_rounding", "stochastic"},
                                              {"table_optimizer.weight_decay_mode", "decoupled"}};
   const auto word = kWords->find(row.name);

@@ -238,8 +238,10 @@ TEST(SyntheticDriftTest, NewIdsBecomePopularAndOldOnesFade) {
   EXPECT_EQ(most_popular(Split::kValid, 0, 0, 4000), last);
   EXPECT_EQ(Read(*source, Split::kTrain, 0, 777, 10, 10),
             Read(*source, Split::kTrain, 0, 777, 10, 3));
-  EXPECT_THAT(ParseSyntheticOptions("drift=5,resident=10", 0),
-              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("drift")));
+  for (const std::string key : {"drift", "seconds"}) {
+    EXPECT_THAT(ParseSyntheticOptions(key + "=5,resident=10", 0),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr(key + " and")));
+  }
 }
 
 TEST(SyntheticTest, ASecondSourceOfTheSameSeedIsTheSameAndOfAnotherSeedIsNot) {

@@ -17,6 +17,7 @@
 #include "comm/thread_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/data/growing_source.h"
 #include "models/data/windowed_source.h"
 #include "models/delta/delta_chain.h"
 #include "models/saving/training_state.h"
@@ -287,6 +288,48 @@ TEST(TrainerWindowsTest, WindowsThatCameBehindTheLastAreTrainedAsIfTheyHadBeenTh
                        HasSubstr("window 6 was that of 1970-01-06 with 48 samples, and is not")));
 }
 
+// Five days are there at first, and ten at the fourth look.
+TEST(TrainerWindowsTest, ARunThatFollowsTrainsWindowsOnceTheyAreWhole) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, Train(Windows()));
+  MemEnv env;
+  TrainerOptions options = Saving(Windows(), &env, /*every=*/0);
+  options.follow_seconds = 1;
+  int64_t looks = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto data, GrowingSource::Open([&](const SavedVocabulary*) {
+                                return OpenDataSource(looks++ < 3 ? kFiveDays : kData, 5);
+                              }));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report,
+                              RunTraining(options, *data, SmallModel(options), {}));
+  ASSERT_EQ(report.windows.size(), 9u);
+  EXPECT_EQ(report.epochs, 9);
+  for (size_t k = 0; k < 9; ++k) {
+    EXPECT_EQ(report.windows[k].valid.logloss, whole.windows[k].valid.logloss);
+    EXPECT_EQ(report.windows[k].train_logloss, whole.windows[k].train_logloss);
+  }
+  // The last one is trained by who does not wait.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport rest, Train(Saving(Windows(), &env, /*every=*/0)));
+  EXPECT_EQ(rest.resumed_step, 9 * kStepsOfDay);
+  EXPECT_EQ(EndWithWindows(rest), EndWithWindows(whole));
+}
+
+TEST(TrainerWindowsTest, ASignalEndsTheWait) {
+  MemEnv env;
+  TrainerOptions options = Saving(Windows(), &env, /*every=*/0);
+  options.follow_seconds = 600;
+  std::atomic<int> signal{0};
+  options.stop_signal = &signal;
+  int64_t looks = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto data, GrowingSource::Open([&](const SavedVocabulary*) {
+                                if (looks++ == 2) signal = 15;
+                                return OpenDataSource(kFiveDays, 5);
+                              }));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report,
+                              RunTraining(options, *data, SmallModel(options), {}));
+  EXPECT_EQ(report.stopped_by_signal, 15);
+  EXPECT_EQ(report.steps, 4 * kStepsOfDay);
+  EXPECT_THAT(report.checkpoint, HasSubstr("/run/checkpoints/"));
+}
+
 // Samples from the third day on come three days later.
 class Gap : public DataSource {
  public:
@@ -355,7 +398,11 @@ TEST(TrainerWindowsTest, WhatDoesNotGoWithWindowsIsNamed) {
        [](TrainerOptions* o) { o->validation_freq_within_epoch = 5; }},
       {"--early_stop_patience", [](TrainerOptions* o) { o->schedule.early_stop_patience = 1; }},
       {"--keep_best", [](TrainerOptions* o) { o->keep_best = true; }},
-      {"--window must be at least 1 s", [](TrainerOptions* o) { o->window_seconds = -1; }}};
+      {"--window must be at least 1 s", [](TrainerOptions* o) { o->window_seconds = -1; }},
+      {"--follow needs --window", [](TrainerOptions* o) {
+         o->window_seconds = 0;
+         o->follow_seconds = 5;
+       }}};
   for (const auto& [text, change] : cases) {
     TrainerOptions options = Windows();
     change(&options);

@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "models/data/growing_source.h"
 #include "models/data/packed_source.h"
 #include "models/data/row_parser.h"
 #include "models/data/synthetic.h"
+#include "models/data/table_schema_text.h"
 #include "models/data/table_source.h"
 #include "models/data/time_parts.h"
 #include "models/saving/packed_writer.h"
@@ -229,6 +231,51 @@ TEST_P(TimedTextTest, AColumnThatIsNotThereAndATextThatIsNoTimeAreNamed) {
   TableSchema lines = *Schema("hour");
   lines.reads_labels = false;
   HOTROW_EXPECT_OK(RowParser::Create(lines, std::vector<std::string>{"id"}));
+}
+
+TEST_P(TimedTextTest, AModelKeepsTheColumnOfTimes) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TableSchema back,
+                              ParseTableSchemaText(TableSchemaText(*Schema()), "a model"));
+  ASSERT_TRUE(back.time.has_value());
+  EXPECT_EQ(back.time->name, "when");
+  EXPECT_EQ(back.time->column, "t");
+  EXPECT_EQ(back.time->format.text(), "unix");
+  EXPECT_THAT(ParseTableSchemaText(R"({"columns": [
+                {"name": "a", "role": "time", "time_format": "unix"},
+                {"name": "b", "role": "time", "time_format": "unix"}]})",
+                                   "a model"),
+              StatusIs(kInvalid, HasSubstr("columns[1]: a second column")));
+  EXPECT_THAT(ParseTableSchemaText(R"({"columns": [{"name": "a", "role": "time"}]})", "a model"),
+              StatusIs(kInvalid, HasSubstr("\"time_format\" is missing")));
+}
+
+TEST_P(TimedTextTest, FilesThatComeBehindTheOthersAreWindowsOnceThoseAreWhole) {
+  TableSchema schema = *Schema();
+  schema.files[0] = {"/d/part*"};
+  WriteFileOrDie(env_, "/d/part1", Text({10, 20, kDay + 1}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto data, GrowingSource::Open([&](const SavedVocabulary*) {
+                                return OpenAs(Form::kStream, schema);
+                              }));
+  WindowedSource source(data.get(), kDay, /*grows=*/true);
+  HOTROW_ASSERT_OK(source.Read());
+  EXPECT_EQ(source.windows().size(), 1u);
+  HOTROW_ASSERT_OK_AND_ASSIGN(bool more, source.Grow());
+  EXPECT_FALSE(more);
+  WriteFileOrDie(env_, "/d/part2", Text({kDay + 5}, 3));
+  HOTROW_ASSERT_OK_AND_ASSIGN(more, source.Grow());
+  EXPECT_FALSE(more);
+  EXPECT_THAT(Ids(source, 0, 0), ElementsAre(0, 1));
+  WriteFileOrDie(env_, "/d/part3", Text({3 * kDay}, 4));
+  HOTROW_ASSERT_OK_AND_ASSIGN(more, source.Grow());
+  EXPECT_TRUE(more);
+  ASSERT_EQ(source.windows().size(), 2u);
+  EXPECT_EQ(source.windows()[1].samples, 2);
+  EXPECT_THAT(Ids(source, 1, 0), ElementsAre(2, 3));
+  // One in front of them would move all places.
+  WriteFileOrDie(env_, "/d/part0", Text({0}));
+  EXPECT_THAT(source.Grow(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr("the last sample was /d/part3:2"),
+                                            HasSubstr("in its place is /d/part2:2"))));
 }
 
 // Counts readers of the data beneath.
