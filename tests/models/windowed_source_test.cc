@@ -15,6 +15,7 @@
 #include "models/data/table_source.h"
 #include "models/data/time_parts.h"
 #include "models/saving/packed_writer.h"
+#include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
