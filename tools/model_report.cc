@@ -364,6 +364,7 @@ std::string PackedColumnsText(const PackedManifest& pack) {
   if (!pack.schema.dense.empty()) {
     absl::StrAppend(&out, "  dense: ", absl::StrJoin(pack.schema.dense, ", "), "\n");
   }
+  if (pack.has_time) absl::StrAppend(&out, "  samples have times\n");
   for (const DataFeature& feature : pack.schema.features) {
     absl::StrAppend(&out, "  feature ", feature.name, ": table ", feature.table);
     if (feature.num_embeddings > 0) {
@@ -404,6 +405,7 @@ std::string PackedDataJson(const std::string& path, const PackedManifest& pack,
               {"block_samples", pack.block_samples},
               {"bytes", pack.SplitBytes()},
               {"source", source}};
+  if (pack.has_time) out["time"] = true;
   if (damage != nullptr) {
     out["damage_count"] = damage->size();
     out["damage"] = *damage;
