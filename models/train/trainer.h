@@ -24,10 +24,10 @@ using ModelFactory =
 //     those of the best validation, though training went on from there: nothing is rolled back.
 //     Without schedule.early_stop_patience they are those of the end.
 // Windows: with window_seconds the training samples, which `data` gives in the order of the files
-//     and of time, are cut into windows (models/data/windowed_source.h). Each is judged as it comes,
-//     but for the first of new parameters, and then trained; a checkpoint stands behind each.
-//     Validation data are not looked at. A run that resumes needs the windows that it has begun as
-//     they were; others may have come behind them. With follow_seconds it waits for those.
+//     and of time, are cut into windows (models/data/windowed_source.h). Each is judged as it
+//     comes, but for the first of new parameters, and then trained; a checkpoint stands behind
+//     each. Validation data are not looked at. A run that resumes needs the windows that it has
+//     begun as they were; others may have come behind them. With follow_seconds it waits for those.
 // init_from: starts from the rows, optimizer state and dense parameters of a saved model, and from
 //     the dense optimizer's state if its kind is the same. The step number of optimizers and
 //     dropout goes on; schedule and epochs start again. New keys get rows by options.seed. Saving
