@@ -114,7 +114,7 @@ class CrossCpu : public DenseEngine {
   // The blocks of all layers: those of layer l are 2 l and 2 l + 1 with a rank, else l.
   WeightBlocks blocks_;
   Pass pass_;
-  Bf16Products products_;
+  PanelProducts products_;
 };
 
 absl::Status CrossCpu::Init() {
@@ -225,17 +225,17 @@ absl::Status CrossCpu::MultiplyBf16(const DenseForward& args, size_t l, int64_t 
   const ConstMatrix x = Input(l);
   const int64_t columns = layer.bf16_first.in_padded();
   const int64_t rows = args.training ? kGemmChunkRows : RoundUp(end - begin, kPanelRows);
-  Bf16Products::Lease lease(&products_);
-  Bf16Scratch* const scratch = lease.get();
+  PanelProducts::Lease lease(&products_);
+  ProductScratch* const scratch = lease.get();
   HOTROW_ASSIGN_OR_RETURN(Bf16* const x_rows,
-                          Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[0]));
+                          ProductScratch::Take(kGemmChunkRows * columns, &scratch->rows[0]));
   HOTROW_ASSIGN_OR_RETURN(float* const t_rows,
-                          Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->floats));
+                          ProductScratch::Take(kGemmChunkRows * columns, &scratch->floats));
   ToBf16(x.row(begin), x.stride, end - begin, shape_.width, rows, columns, x_rows);
   if (args.training) layer.bf16_first.KeepInput(x_rows, begin);
   if (shape_.low_rank()) {
     HOTROW_ASSIGN_OR_RETURN(Bf16* const h,
-                            Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[1]));
+                            ProductScratch::Take(kGemmChunkRows * columns, &scratch->rows[1]));
     HOTROW_RETURN_IF_ERROR(
         layer.bf16_first.Forward(&products_, x_rows, rows, /*float_result=*/false, h, scratch));
     if (args.training) layer.bf16_second.KeepInput(h, begin);
@@ -324,14 +324,15 @@ absl::Status CrossCpu::MultiplyBackBf16(const DenseBackward& args, size_t l, boo
   Layer& layer = layers_[l];
   const Matrix dt = Crossings(layer);
   const int64_t columns = layer.bf16_first.in_padded();
-  Bf16Products::Lease lease(&products_);
-  Bf16Scratch* const scratch = lease.get();
+  PanelProducts::Lease lease(&products_);
+  ProductScratch* const scratch = lease.get();
   Bf16* gradient = nullptr;
-  HOTROW_ASSIGN_OR_RETURN(gradient, Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[0]));
+  HOTROW_ASSIGN_OR_RETURN(gradient,
+                          ProductScratch::Take(kGemmChunkRows * columns, &scratch->rows[0]));
   ToBf16(dt.row(begin), dt.stride, end - begin, shape_.width, kGemmChunkRows, columns, gradient);
   if (shape_.low_rank()) {
     HOTROW_ASSIGN_OR_RETURN(Bf16* const dh,
-                            Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[1]));
+                            ProductScratch::Take(kGemmChunkRows * columns, &scratch->rows[1]));
     layer.bf16_second.KeepGradient(gradient, begin);
     HOTROW_RETURN_IF_ERROR(layer.bf16_second.InputGradient(&products_, gradient,
                                                            /*float_result=*/false, dh, scratch));
@@ -340,7 +341,7 @@ absl::Status CrossCpu::MultiplyBackBf16(const DenseBackward& args, size_t l, boo
   layer.bf16_first.KeepGradient(gradient, begin);
   if (!adds_dy) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(float* const dx,
-                          Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->floats));
+                          ProductScratch::Take(kGemmChunkRows * columns, &scratch->floats));
   HOTROW_RETURN_IF_ERROR(
       layer.bf16_first.InputGradient(&products_, gradient, /*float_result=*/true, dx, scratch));
   for (int64_t r = begin; r < end; ++r) {
@@ -391,7 +392,7 @@ absl::Status CrossCpu::WeightGradientBlock(const DenseBackward& args, const Weig
   const Matrix dt = Crossings(layer);
   float* const dw = args.parameter_gradients + layer.weight_offset;
   if (is_bf16()) {
-    Bf16Products::Lease lease(&products_);
+    PanelProducts::Lease lease(&products_);
     const bool of_v = !shape_.low_rank() || block.linear % linears_per_layer() == 0;
     return (of_v ? layer.bf16_first : layer.bf16_second)
         .WeightGradient(&products_, block, of_v ? dw : args.parameter_gradients + layer.u_offset,

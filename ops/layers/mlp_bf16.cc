@@ -16,7 +16,7 @@
 namespace hotrow::internal {
 namespace {
 
-using Lease = Bf16Products::Lease;
+using Lease = PanelProducts::Lease;
 
 class MlpBf16 : public DenseEngine {
  public:
@@ -38,9 +38,9 @@ class MlpBf16 : public DenseEngine {
   };
 
   absl::Status ForwardRows(const DenseForward& args, int64_t begin, int64_t end,
-                           Bf16Scratch* scratch);
+                           ProductScratch* scratch);
   absl::Status BackwardRows(const DenseForward& forward, const DenseBackward& args, int64_t begin,
-                            int64_t end, Bf16Scratch* scratch);
+                            int64_t end, ProductScratch* scratch);
   // Dropout of a chunk of a layer's output, or of its gradient, as floats.
   void Drop(const Layer& layer, const DenseForward& args, int64_t begin, int64_t end,
             float* chunk) const;
@@ -49,7 +49,7 @@ class MlpBf16 : public DenseEngine {
   std::vector<Layer> layers_;
   WeightBlocks blocks_;
   int64_t widest_ = 0;  // padded columns
-  Bf16Products products_;
+  PanelProducts products_;
 };
 
 absl::Status MlpBf16::Init() {
@@ -83,14 +83,14 @@ void MlpBf16::Drop(const Layer& layer, const DenseForward& args, int64_t begin, 
 }
 
 absl::Status MlpBf16::ForwardRows(const DenseForward& args, int64_t begin, int64_t end,
-                                  Bf16Scratch* scratch) {
+                                  ProductScratch* scratch) {
   // In training the gradients of weights read whole chunks. Rows behind the batch are those of an
   // input of zeros; their gradients are zero.
   const int64_t rows = args.training ? kGemmChunkRows : RoundUp(end - begin, kPanelRows);
   HOTROW_ASSIGN_OR_RETURN(Bf16* const input,
-                          Bf16Scratch::Take(kGemmChunkRows * widest_, &scratch->rows[0]));
+                          ProductScratch::Take(kGemmChunkRows * widest_, &scratch->rows[0]));
   HOTROW_ASSIGN_OR_RETURN(float* const floats,
-                          Bf16Scratch::Take(kGemmChunkRows * widest_, &scratch->floats));
+                          ProductScratch::Take(kGemmChunkRows * widest_, &scratch->floats));
   ToBf16(args.x + begin * args.x_stride, args.x_stride, end - begin, layers_[0].in, rows,
          layers_[0].linear.in_padded(), input);
   const Bf16* x = input;
@@ -138,13 +138,13 @@ absl::Status MlpBf16::Forward(const ExecContext& ctx, const DenseForward& args) 
 }
 
 absl::Status MlpBf16::BackwardRows(const DenseForward& forward, const DenseBackward& args,
-                                   int64_t begin, int64_t end, Bf16Scratch* scratch) {
+                                   int64_t begin, int64_t end, ProductScratch* scratch) {
   Bf16* dy = nullptr;
   Bf16* dx = nullptr;
-  HOTROW_ASSIGN_OR_RETURN(dy, Bf16Scratch::Take(kGemmChunkRows * widest_, &scratch->rows[0]));
-  HOTROW_ASSIGN_OR_RETURN(dx, Bf16Scratch::Take(kGemmChunkRows * widest_, &scratch->rows[1]));
+  HOTROW_ASSIGN_OR_RETURN(dy, ProductScratch::Take(kGemmChunkRows * widest_, &scratch->rows[0]));
+  HOTROW_ASSIGN_OR_RETURN(dx, ProductScratch::Take(kGemmChunkRows * widest_, &scratch->rows[1]));
   HOTROW_ASSIGN_OR_RETURN(float* const floats,
-                          Bf16Scratch::Take(kGemmChunkRows * widest_, &scratch->floats));
+                          ProductScratch::Take(kGemmChunkRows * widest_, &scratch->floats));
   ToBf16(args.dy + begin * args.dy_stride, args.dy_stride, end - begin, layers_.back().out,
          kGemmChunkRows, layers_.back().linear.out_padded(), dy);
   for (size_t l = layers_.size(); l-- > 0;) {
