@@ -296,7 +296,8 @@ absl::Status ScoreSession::Forward(int64_t batch_size, const float* dense, float
                          {.batch_size = batch_size,
                           .dense = dense,
                           .embeddings = embeddings_.data(),
-                          .sequences = sequence_views_},
+                          .sequences = sequence_views_,
+                          .parameters_number = dense_number_ + 1},
                          {logits, static_cast<size_t>(batch_size * dense_->num_tasks())});
 }
 

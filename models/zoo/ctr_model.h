@@ -114,10 +114,10 @@ class CtrModel {
     // On a GPU: null, or where `step` lies in its memory instead, until Backward is done.
     const uint32_t* device_step = nullptr;
     int64_t first_sample = 0;  // position of sample 0 in the global batch; dropout's counter, too
+    int64_t parameters_number = 0;  // as DenseNetwork::ForwardArgs, for parameters()
     // Null: the embeddings are there already. Otherwise Forward calls it once, also for B = 0,
-    // right before it first reads `embeddings`: what needs the dense features alone comes first, as
-    // the bottom MLP of DLRM does. Its error is Forward's error. Not called where Forward fails
-    // before, and not kept beyond Forward.
+    // right before it first reads `embeddings`: what needs the dense features alone comes first.
+    // Its error is Forward's error. Not called where Forward fails before, nor kept beyond Forward.
     std::function<absl::Status()> await_embeddings;
     // Null: this is the whole batch. Otherwise models that look at the whole batch, as batch norm
     // does, call it in Forward for training and in the Backward that follows, also for B = 0. The

@@ -100,7 +100,7 @@ class CrossCpu : public DenseEngine {
                             int64_t end);
   absl::Status MultiplyBackBf16(const DenseBackward& args, size_t l, bool adds_dy, int64_t begin,
                                 int64_t end);
-  void PrepareWeights(const ExecContext& ctx, const DenseForward& args, bool transposed);
+  void PrepareWeights(const ExecContext& ctx, const DenseForward& args);
   void ForwardVectorRows(const DenseForward& args, int64_t begin, int64_t end);
   absl::Status BackwardRows(const DenseBackward& args, int64_t begin, int64_t end);
   void BackwardVectorRows(const DenseBackward& args, int64_t begin, int64_t end);
@@ -114,6 +114,7 @@ class CrossCpu : public DenseEngine {
   // The blocks of all layers: those of layer l are 2 l and 2 l + 1 with a rank, else l.
   WeightBlocks blocks_;
   Pass pass_;
+  int64_t copied_number_ = 0;  // of the parameters that copies were made of
   PanelProducts products_;
 };
 
@@ -174,7 +175,7 @@ absl::Status CrossCpu::InitLayer(Layer* layer) {
   return rows(shape_.stride, &layer->outputs);
 }
 
-void CrossCpu::PrepareWeights(const ExecContext& ctx, const DenseForward& args, bool transposed) {
+void CrossCpu::PrepareWeights(const ExecContext& ctx, const DenseForward& args) {
   for (Layer& layer : layers_) {
     const float* const weights = args.parameters + layer.weight_offset;
     const float* const u = args.parameters + layer.u_offset;
@@ -183,7 +184,7 @@ void CrossCpu::PrepareWeights(const ExecContext& ctx, const DenseForward& args, 
       if (shape_.low_rank()) {
         layer.bf16_second.Prepare(ctx.pool, u, nullptr, args.batch_size, args.training);
       }
-    } else if (transposed) {
+    } else {
       layer.first.Transpose(ctx.pool, weights);
       if (shape_.low_rank()) layer.second.Transpose(ctx.pool, u);
     }
@@ -439,7 +440,8 @@ void CrossCpu::FinishGradients(float* parameter_gradients) const {
 absl::Status CrossCpu::Forward(const ExecContext& ctx, const DenseForward& args) {
   pass_ = {.x = {args.x, args.x_stride}, .batch_size = args.batch_size};
   const bool transposed = args.batch_size >= kTransposeMinRows;
-  if (args.batch_size > 0 && !is_vector()) PrepareWeights(ctx, args, transposed);
+  const bool copies = !is_vector() && (is_bf16() ? args.batch_size > 0 : transposed);
+  if (copies && NewParameters(args, &copied_number_)) PrepareWeights(ctx, args);
   FirstError error;
   ParallelFor(ctx.pool, args.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
     if (is_vector()) return ForwardVectorRows(args, begin, end);

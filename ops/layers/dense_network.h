@@ -61,6 +61,8 @@ class DenseNetwork {
     uint32_t step = 0;
     const uint32_t* device_step = nullptr;  // DropoutArgs
     int64_t first_row = 0;
+    // Not 0, and not in training: `parameters` are those that came with this number before.
+    int64_t parameters_number = 0;
   };
   absl::Status Forward(const ExecContext& ctx, const ForwardArgs& args);
 
@@ -85,10 +87,9 @@ class DenseNetwork {
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
 
-  // Backward in two halves: first dx, then parameter_gradients, so that the caller can pass dx on
-  // in between. Both take the same args. Until the second half dy must stay as the first left it,
-  // and on a GPU parameter_gradients are being written. The second without the first is
-  // FailedPrecondition.
+  // Backward in two halves: first dx, which the caller may pass on, then parameter_gradients. Both
+  // take the same args. Until the second half dy must stay as the first left it, and on a GPU
+  // parameter_gradients are being written. The second without the first is FailedPrecondition.
   absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,13 @@ struct LayerParameters {
 inline absl::Status LayerReady(const LayerParameters& layer, const DenseBackward& args) {
   if (args.gradients_ready == nullptr) return absl::OkStatus();
   return args.gradients_ready(layer.weight_offset, layer.end);
+}
+
+// Whether an engine must make its copies of the parameters for this pass, those of the last pass
+// not being of the same. `number` is the engine's.
+inline bool NewParameters(const DenseForward& args, int64_t* number) {
+  const int64_t last = std::exchange(*number, args.training ? 0 : args.parameters_number);
+  return *number == 0 || *number != last;
 }
 
 // What a network checks the arguments of its calls by.

@@ -48,7 +48,8 @@ class MlpBf16 : public DenseEngine {
   const MlpShape shape_;
   std::vector<Layer> layers_;
   WeightBlocks blocks_;
-  int64_t widest_ = 0;  // padded columns
+  int64_t widest_ = 0;           // padded columns
+  int64_t prepared_number_ = 0;  // of the parameters that were rounded
   PanelProducts products_;
 };
 
@@ -124,9 +125,11 @@ absl::Status MlpBf16::ForwardRows(const DenseForward& args, int64_t begin, int64
 
 absl::Status MlpBf16::Forward(const ExecContext& ctx, const DenseForward& args) {
   if (args.batch_size == 0) return absl::OkStatus();
-  for (Layer& layer : layers_) {
-    layer.linear.Prepare(ctx.pool, args.parameters + layer.weight_offset,
-                         args.parameters + layer.bias_offset, args.batch_size, args.training);
+  if (NewParameters(args, &prepared_number_)) {
+    for (Layer& layer : layers_) {
+      layer.linear.Prepare(ctx.pool, args.parameters + layer.weight_offset,
+                           args.parameters + layer.bias_offset, args.batch_size, args.training);
+    }
   }
   FirstError error;
   ParallelFor(ctx.pool, args.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {

@@ -96,7 +96,8 @@ class MlpCpu : public DenseEngine {
 
   const MlpShape shape_;
   std::vector<Layer> layers_;
-  WeightBlocks blocks_;  // of all layers
+  WeightBlocks blocks_;            // of all layers
+  int64_t transposed_number_ = 0;  // of the parameters that were transposed
 };
 
 absl::Status MlpCpu::Init() {
@@ -151,7 +152,7 @@ absl::Status MlpCpu::ForwardRows(const DenseForward& args, bool transposed, int6
 
 absl::Status MlpCpu::Forward(const ExecContext& ctx, const DenseForward& args) {
   const bool transposed = args.batch_size >= kTransposeMinRows;
-  if (transposed) {
+  if (transposed && NewParameters(args, &transposed_number_)) {
     for (Layer& layer : layers_) {
       layer.linear.Transpose(ctx.pool, args.parameters + layer.weight_offset);
     }

@@ -72,6 +72,31 @@ Result RunMlp(const ExecContext& ctx, Mlp& mlp, const Problem& p) {
 
 // --- tests ---
 
+// W^T, which larger batches read, is made once for a number; smaller ones read W.
+TEST(MlpTest, CopiesOfParametersAreMadeOnceForEachNumber) {
+  const MlpOptions options = {.sizes = {5, 3}, .max_batch_size = 64};
+  const auto mlp = NewMlp(options);
+  Problem p = test::RandomMlpProblem(*mlp, options, 64, 1);
+  p.training = false;
+  const auto outputs = [&](int64_t number) {
+    std::vector<float> y(static_cast<size_t>(p.batch_size * p.y_stride()), kUnused);
+    Mlp::ForwardArgs args = ForwardOf(p, y);
+    args.parameters_number = number;
+    HOTROW_EXPECT_OK(mlp->Forward({}, args));
+    return y;
+  };
+  const std::vector<float> before = outputs(1);
+  p.parameters[0] += 1;  // a caller must not
+  EXPECT_EQ(outputs(1), before);
+  const std::vector<float> after = outputs(2);
+  EXPECT_NE(after, before);
+  EXPECT_EQ(outputs(0), after);
+  p.parameters[0] -= 1;
+  EXPECT_EQ(outputs(2), before);  // nothing was kept of number 0
+  p.parameters[0] += 1;
+  EXPECT_EQ(outputs(1), after);
+}
+
 TEST(MlpTest, HandWorkedTwoLayers) {
   // h = relu(x W0^T + b0), y = h W1^T + b1 with W0 = [[1, 2], [-1, 1]], b0 = [0.5, 0],
   // W1 = [[3, 4]], b1 = [-1]. For x = (1, 1): z = (3.5, 0), h = (3.5, 0), y = 9.5. For x = (1, 3):

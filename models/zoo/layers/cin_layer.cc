@@ -153,7 +153,8 @@ absl::Status CinLayer::Forward(const ExecContext& ctx, const LayerForward& pass)
                                                     .y = level.values.data(),
                                                     .y_stride = level.rows,
                                                     .training = pass.training,
-                                                    .step = pass.step}));
+                                                    .step = pass.step,
+                                                    .parameters_number = pass.parameters_number}));
     HOTROW_RETURN_IF_ERROR(CinSum(ctx, {.batch_size = pass.batch_size,
                                         .rows = dim,
                                         .columns = static_cast<int32_t>(level.rows),

@@ -65,6 +65,7 @@ struct LayerForward {
   const uint32_t* device_step = nullptr;
   int64_t first_sample = 0;  // as CtrModel::Input
   const float* parameters = nullptr;
+  int64_t parameters_number = 0;  // as CtrModel::Input
   std::span<const TensorView> inputs;
   std::span<const CtrModel::Sequence> sequences;  // all of the model's
   TensorView output;                              // packed; to be overwritten

@@ -169,7 +169,8 @@ absl::Status GatedMapsLayer::Forward(const ExecContext& ctx, const LayerForward&
                                                      .y = values_.data() + e * width,
                                                      .y_stride = columns(),
                                                      .training = pass.training,
-                                                     .step = pass.step}));
+                                                     .step = pass.step,
+                                                     .parameters_number = pass.parameters_number}));
   }
   GatedExpertsArgs args = Scaled(pass.batch_size, pass.inputs[0]);
   args.output = pass.output.data;

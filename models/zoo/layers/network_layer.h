@@ -34,7 +34,8 @@ class NetworkLayer : public Layer {
                                    .training = pass.training,
                                    .step = pass.step,
                                    .device_step = pass.device_step,
-                                   .first_row = pass.first_sample});
+                                   .first_row = pass.first_sample,
+                                   .parameters_number = pass.parameters_number});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     return network_->BackwardInput(ctx, ArgsOf(pass));

@@ -160,7 +160,8 @@ absl::Status TargetAttentionLayer::Forward(const ExecContext& ctx, const LayerFo
                                              .y = relevances_.data(),
                                              .y_stride = 1,
                                              .training = pass.training,
-                                             .step = pass.step}));
+                                             .step = pass.step,
+                                             .parameters_number = pass.parameters_number}));
   return WeightedRowSum(ctx, {.rows = rows,
                               .weights = relevances_.data(),
                               .output = pass.output.data,
