@@ -21,8 +21,10 @@ ScorerFlags::ScorerFlags(ScorerOptions* options, FlagSet* flags) : options_(*opt
   flags->DescribeDefault("memory has all rows");
   flags->AddBytes("store_bytes", &options->store_bytes,
                   "memory for the index of an SSD store, about 10 bytes a row; 0: no limit");
-  flags->AddString("precision", "WORD", &precision_,
-                   "type of the factors of dense matrix products, fp32 or bf16");
+  flags->AddString(
+      "precision", "WORD", &precision_,
+      "type of the factors of dense matrix products: fp32, bf16 (AVX-512 BF16, AMX) or "
+      "int8 (AVX-512 VNNI, AMX)");
   flags->DescribeDefault("as the model was trained");
   flags->AddString("onnxruntime", "FILE", &options->onnxruntime,
                    "library of onnxruntime, for a model whose dense part is ONNX");

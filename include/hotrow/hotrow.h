@@ -655,7 +655,7 @@ typedef struct hotrow_scorer_options {
   const char* model;  // required: a model of a trainer's --save_dir, a checkpoint, a directory of
                       // checkpoints, which stands for its newest one, or what hotrow_export made
   const char* rows;   // how rows are kept: "as_trained" (default), "fp16", "bf16", "int8", "int4"
-  const char* precision;       // of the dense part's products: "fp32", "bf16"; NULL: as trained
+  const char* precision;       // of dense products: "fp32", "bf16", "int8"; NULL: as trained
   int64_t memory_bytes;        // of rows, their index and what calls read, a hard limit; 0: none
   int64_t store_memory_bytes;  // of the index of an ssd store while its rows are read; 0: no limit
   int64_t max_batch_size;      // 1024: samples that go through the dense part at once; longer

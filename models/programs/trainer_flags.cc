@@ -227,8 +227,8 @@ absl::Status ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   }
   HOTROW_RETURN_IF_ERROR(ResolveTiers(local_ranks, &o));
   HOTROW_RETURN_IF_ERROR(CheckDevice(o));
-  HOTROW_RETURN_IF_ERROR(CheckDensePrecision(o.precision, o.device, "--precision="));
-  return o.Validate();
+  HOTROW_RETURN_IF_ERROR(o.Validate());
+  return CheckDensePrecision(o.precision, o.device, "--precision=");
 }
 
 }  // namespace hotrow

@@ -159,6 +159,18 @@ absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerO
     out->header_ = absl::StrJoin(model.line_columns, model.schema->delimiter);
   }
   HOTROW_RETURN_IF_ERROR(model.tables->Prepare(&out->scratch_));
+  if (options.create_model != nullptr || model.onnx != nullptr ||
+      model.recipe.precision == DensePrecision::kFp32) {
+    return out;
+  }
+  // Codes of the parameters and code of the products are made now, not by the first call.
+  for (Sequence& sequence : out->sequences_) {
+    sequence.rows.resize(1);
+    sequence.offsets.assign(2, 0);
+  }
+  const std::vector<float> dense(static_cast<size_t>(model.recipe.num_dense) + 1);
+  std::vector<float> logits(static_cast<size_t>(out->dense_->num_tasks()));
+  HOTROW_RETURN_IF_ERROR(out->Forward(1, dense.data(), logits.data()));
   return out;
 }
 

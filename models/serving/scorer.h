@@ -53,7 +53,7 @@ struct ScorerOptions {
   int32_t max_concurrency = 0;
   // Samples that go through the dense part at once, at least 1; longer batches are cut.
   int64_t max_batch_size = 1024;
-  // The precision of the dense part's products; none: as it was trained.
+  // The precision of the dense part's products; none: as it was trained, or quantized for.
   std::optional<DensePrecision> precision;
   // The library of onnxruntime, for a model whose dense part is ONNX; empty: libonnxruntime.so, as
   // the loader finds it.

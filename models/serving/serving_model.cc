@@ -177,6 +177,11 @@ class ModelReader {
                          settings_.precision == DensePrecision::kFp16;
     const DensePrecision trained = of_gpus ? DensePrecision::kFp32 : settings_.precision;
     recipe.precision = options_.precision.value_or(trained);
+    if (IsOnnx() && recipe.precision != DensePrecision::kFp32) {
+      return Refused(
+          "its dense part is ONNX, whose products onnxruntime makes; leave "
+          "ScorerOptions.precision out");
+    }
     return absl::OkStatus();
   }
 

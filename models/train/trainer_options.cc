@@ -117,6 +117,10 @@ absl::Status TrainerOptions::Validate() const {
   if (pooling == Pooling::kNone) {
     return absl::InvalidArgumentError("--pooling must be sum or mean: models take pooled features");
   }
+  if (precision == DensePrecision::kInt8) {
+    return absl::InvalidArgumentError(
+        "--precision=int8 is for scoring, as of hotrow serve; train with fp32 or bf16");
+  }
   if (!IsLossScale(loss_scale)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--loss_scale must be a power of two from 1 to 2^40, is ", loss_scale));

@@ -90,7 +90,8 @@ CrossNetwork::CrossNetwork(std::unique_ptr<Impl> impl, Device device,
                     .output_columns = impl->shape.width,
                     .max_batch_size = impl->shape.max_batch_size,
                     .layers = {impl->shape.layers.begin(), impl->shape.layers.end()},
-                    .backward_uses_up = true},
+                    .backward_uses_up = true,
+                    .scores_only = impl->options.precision == DensePrecision::kInt8},
                    device, std::move(engine)),
       impl_(std::move(impl)) {}
 CrossNetwork::~CrossNetwork() = default;
@@ -98,6 +99,7 @@ CrossNetwork::~CrossNetwork() = default;
 absl::StatusOr<std::unique_ptr<CrossNetwork>> CrossNetwork::Create(
     const CrossNetworkOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
+  HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision, ctx.device));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->shape = internal::ShapeOf(options);
@@ -105,8 +107,11 @@ absl::StatusOr<std::unique_ptr<CrossNetwork>> CrossNetwork::Create(
   HOTROW_RETURN_IF_ERROR(internal::Dispatch(
       ctx,
       [&]() -> absl::Status {
-        HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
-        HOTROW_ASSIGN_OR_RETURN(engine, internal::NewCrossCpu(impl->shape, options.precision));
+        if (options.precision == DensePrecision::kInt8 && options.kind == CrossKind::kMatrix) {
+          HOTROW_ASSIGN_OR_RETURN(engine, internal::NewCrossInt8(impl->shape));
+        } else {
+          HOTROW_ASSIGN_OR_RETURN(engine, internal::NewCrossCpu(impl->shape, options.precision));
+        }
         return absl::OkStatus();
       },
       [&](auto stream) -> absl::Status {

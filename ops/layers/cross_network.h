@@ -27,9 +27,9 @@ struct CrossNetworkOptions {
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
   // The type of the factors of products, of kMatrix only; the device must have it
-  // (CheckDensePrecision). Layers' inputs and outputs are fp32 with all of them. kBf16 rounds W, V,
-  // U, x_l, V x_l and the gradients of t = W_l x_l + b_l and of V x_l to the nearest, on a GPU also
-  // b and t.
+  // (CheckDensePrecision), and kInt8 refuses training. Layers' inputs and outputs are fp32 with
+  // all. kBf16 rounds W, V, U, x_l, V x_l and the gradients of t = W_l x_l + b_l and of V x_l to
+  // the nearest, on a GPU also b and t.
   DensePrecision precision = DensePrecision::kFp32;
 
   absl::Status Validate() const;

@@ -32,9 +32,11 @@ struct CrossShape {
 };
 CrossShape ShapeOf(const CrossNetworkOptions& options);
 
-// An engine of kFp32 or kBf16.
+// An engine of kFp32 or kBf16; of kVector with every precision.
 absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossCpu(const CrossShape& shape,
                                                          DensePrecision precision);
+// The matrices of kMatrix with products of int8, on the CPU; to score with.
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossInt8(const CrossShape& shape);
 // On a GPU: the vectors of kVector, whose sums are fp32 with every precision; the matrices of
 // kMatrix with factors of fp32 or tf32; those with factors of bf16 or fp16.
 absl::StatusOr<std::unique_ptr<DenseEngine>> NewCrossVectorCuda(const CrossShape& shape,

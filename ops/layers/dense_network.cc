@@ -69,6 +69,10 @@ absl::Status DenseNetwork::Forward(const ExecContext& ctx, const ForwardArgs& ar
         absl::StrCat("must be in [0, max_batch_size = ", shape.max_batch_size, "]"),
         args.batch_size);
   }
+  if (args.training && shape.scores_only) {
+    return internal::InvalidField(shape.name, "training", "must be false with products of int8",
+                                  "true");
+  }
   if (args.first_row < 0) {
     return internal::InvalidField(shape.name, "first_row", "must be >= 0", args.first_row);
   }

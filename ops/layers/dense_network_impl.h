@@ -43,6 +43,7 @@ struct DenseShape {
   int64_t max_batch_size = 0;
   std::vector<LayerParameters> layers;
   bool backward_uses_up = false;  // what Forward kept: one BackwardInput for each Forward
+  bool scores_only = false;       // its engine is a ForwardEngine
 };
 
 // The memory and the passes of a network on one device. Arguments have been checked, and the order
@@ -57,6 +58,18 @@ class DenseEngine {
   virtual absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                           const DenseBackward& args) = 0;
   virtual int64_t bytes() const = 0;
+};
+
+// An engine without a way back. The network refuses training before it comes here.
+class ForwardEngine : public DenseEngine {
+ public:
+  absl::Status BackwardInput(const ExecContext&, const DenseForward&, const DenseBackward&) final {
+    return absl::InternalError("this engine has no way back");
+  }
+  absl::Status BackwardParameters(const ExecContext&, const DenseForward&,
+                                  const DenseBackward&) final {
+    return absl::InternalError("this engine has no way back");
+  }
 };
 
 }  // namespace hotrow::internal

@@ -98,7 +98,8 @@ Mlp::Mlp(std::unique_ptr<Impl> impl, Device device, std::unique_ptr<internal::De
                     .input_columns = impl->options.sizes.front(),
                     .output_columns = impl->options.sizes.back(),
                     .max_batch_size = impl->options.max_batch_size,
-                    .layers = {impl->shape.layers.begin(), impl->shape.layers.end()}},
+                    .layers = {impl->shape.layers.begin(), impl->shape.layers.end()},
+                    .scores_only = impl->options.precision == DensePrecision::kInt8},
                    device, std::move(engine)),
       impl_(std::move(impl)) {}
 Mlp::~Mlp() = default;
@@ -106,6 +107,7 @@ Mlp::~Mlp() = default;
 absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
                                                  const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
+  HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision, ctx.device));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->shape = internal::ShapeOf(options);
@@ -113,12 +115,13 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
   HOTROW_RETURN_IF_ERROR(internal::Dispatch(
       ctx,
       [&]() -> absl::Status {
-        HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
         if (options.precision == DensePrecision::kBf16) {
           HOTROW_ASSIGN_OR_RETURN(engine, internal::NewMlpBf16(impl->shape));
-          return absl::OkStatus();
+        } else if (options.precision == DensePrecision::kInt8) {
+          HOTROW_ASSIGN_OR_RETURN(engine, internal::NewMlpInt8(impl->shape));
+        } else {
+          HOTROW_ASSIGN_OR_RETURN(engine, internal::NewMlpCpu(impl->shape));
         }
-        HOTROW_ASSIGN_OR_RETURN(engine, internal::NewMlpCpu(impl->shape));
         return absl::OkStatus();
       },
       [&](auto stream) -> absl::Status {

@@ -22,9 +22,9 @@ struct MlpOptions {
   // Number of layer 0 in the counters of dropout and InitParameters; keeps MLPs of one model apart.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
-  // The type of the factors of products; the device must have it (CheckDensePrecision). kBf16
-  // rounds x, W, dy and what lies between two layers to the nearest, on a GPU also b, and before
-  // dropout once more; sums, y, dx and parameter_gradients are fp32.
+  // The type of the factors of products; the device must have it (CheckDensePrecision), and kInt8
+  // refuses training. kBf16 rounds x, W, dy and what lies between two layers to the nearest, on a
+  // GPU also b, and before dropout once more; sums, y, dx and parameter_gradients are fp32.
   DensePrecision precision = DensePrecision::kFp32;
 
   absl::Status Validate() const;

@@ -58,6 +58,8 @@ HOTROW_HOST_DEVICE inline bool PassesRelu(float y) { return !(y <= 0); }
 absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCpu(const MlpShape& shape);
 // Products of bf16, on the CPU.
 absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpBf16(const MlpShape& shape);
+// Products of int8, on the CPU; to score with.
+absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpInt8(const MlpShape& shape);
 // kFp32 or kTf32.
 absl::StatusOr<std::unique_ptr<DenseEngine>> NewMlpCuda(const MlpShape& shape,
                                                         DensePrecision precision,

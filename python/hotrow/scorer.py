@@ -52,10 +52,11 @@ class Scorer(_abi.Owner):
     "int4". memory: of rows, their index and what calls read, a hard limit; 0: none. rows_dir: a
     directory on an SSD for the rows of a model that is larger than memory, one for each model;
     memory, which must be given, has their index and a cache. store_memory: of the index of an ssd
-    store while it is read; 0: no limit. precision: of the dense part's products, "fp32" or
-    "bf16"; None: as it was trained. max_batch_size: samples that go through the dense part at once;
-    the bits are those of the trainer's evaluation with this batch size. max_concurrency: calls that
-    run at once, each with a copy of the dense parameters; 0: one for each hardware thread.
+    store while it is read; 0: no limit. precision: of the dense part's products, "fp32", "bf16" or
+    "int8"; None: as it was trained, or quantized for. max_batch_size: samples that go through the
+    dense part at once; the bits are those of the trainer's evaluation with this batch size.
+    max_concurrency: calls that run at once, each with a copy of the dense parameters; 0: one for
+    each hardware thread.
     deadline: seconds that a call may score, looked at between passes of max_batch_size samples: then
     it raises hotrow.errors.DeadlineExceeded, a TimeoutError. None: as long as it takes.
     onnxruntime: its library, for what hotrow.torch.export wrote; None: HOTROW_ONNXRUNTIME, that of

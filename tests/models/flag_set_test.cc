@@ -406,6 +406,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
   EXPECT_THAT(error({"--precision=fp8"}),
               AllOf(HasSubstr("--precision=fp8"), HasSubstr("fp32, tf32, bf16, fp16")));
+  EXPECT_THAT(error({"--precision=int8"}),
+              AllOf(HasSubstr("--precision=int8"), HasSubstr("is for scoring")));
   EXPECT_THAT(error({"--store=tape"}),
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error({"--store=ssd"}),

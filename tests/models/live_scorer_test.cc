@@ -268,6 +268,43 @@ INSTANTIATE_TEST_SUITE_P(Rows, LiveScorerTest,
                            return std::string(WordOf(kServingRowsWords, info.param));
                          });
 
+// What is made of the dense parameters once, such as W^T for larger batches and codes, is made
+// again of those of a delta.
+TEST(LiveScorerChainTest, CopiesOfTheDensePartFollowIt) {
+  const FinishedRun& finished = FinishedRun::Of(RunKind());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DataSource> source, OpenDataSource(kData, 5));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, source->OpenSplit(Split::kTest, 0, 0));
+  CtrBatch batch;
+  HOTROW_ASSERT_OK(reader->Next(192, &batch));
+  ASSERT_EQ(batch.batch_size, 192);
+  const auto scores = [&](const Scorer& scorer) {
+    std::vector<float> logits(static_cast<size_t>(batch.batch_size));
+    HOTROW_EXPECT_OK(scorer.Score({.sparse = batch.sparse(), .dense = batch.dense}, logits));
+    return logits;
+  };
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kBf16, DensePrecision::kInt8}) {
+    SCOPED_TRACE(std::string(DensePrecisionName(precision)));
+    if (!CheckDensePrecision(precision).ok()) continue;
+    GrowingChain chain(finished);
+    ScorerOptions options = Scoring(chain.dir());
+    options.max_concurrency = 1;
+    options.max_batch_size = batch.batch_size;
+    options.precision = precision;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto live, Follow(options));
+    std::vector<float> before;
+    for (int64_t sequence = 0; sequence <= finished.links(); ++sequence) {
+      if (sequence > 0) chain.Add(sequence);
+      HOTROW_ASSERT_OK(live->Poll());
+      const std::vector<float> found = scores(*live->Current());
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto opened, Scorer::Open(options));
+      EXPECT_EQ(found, scores(*opened)) << sequence;
+      EXPECT_NE(found, before) << sequence;
+      before = found;
+    }
+  }
+}
+
 void FlipByte(const std::string& path, int64_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(at);

@@ -157,6 +157,25 @@ inline std::vector<Kind> Kinds() {
   };
 }
 
+// A DLRM and a DCN that are wide enough for products of int8: the small ones above stay fp32.
+inline std::vector<Kind> WideKinds() {
+  const Shape dlrm = {{"interaction", "dot"},
+                      {"dense_arch_layer_sizes", "80-16"},
+                      {"over_arch_layer_sizes", "96-64-1"},
+                      {"batch_norm", "false"},
+                      {"pooling", "sum"}};
+  const Shape dcn = {{"dcn_version", "2"},
+                     {"dcn_num_layers", "2"},
+                     {"dcn_low_rank_dim", "0"},
+                     {"dcn_num_experts", "1"},
+                     {"dcn_structure", "stacked"},
+                     {"dense_arch_layer_sizes", ""},
+                     {"over_arch_layer_sizes", "96-64-1"},
+                     {"batch_norm", "false"},
+                     {"pooling", "sum"}};
+  return {{"dlrm", dlrm, 16}, {"dcn", dcn, 16}};
+}
+
 inline TrainerOptions OptionsOf(const Kind& kind) {
   TrainerOptions options;
   options.batch_size = kBatchSize;

@@ -287,6 +287,45 @@ TEST(ScorerFormsTest, AModelOfTf32IsScoredInFp32) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tf32 is for GPUs")));
 }
 
+// Narrower products: near fp32, which the bound tells from products of wrong numbers, and with
+// int8 the same bits however the samples are cut into calls.
+TEST(ScorerFormsTest, NarrowerProductsStayNearFp32) {
+  for (const Kind& kind : test::WideKinds()) {
+    const std::string dir = test::TempDir();
+    const std::string data = absl::StrCat("table:", WriteLog(dir, false));
+    TrainerOptions options = OptionsOf(kind);
+    options.save_dir = dir + "/saved";
+    HOTROW_ASSERT_OK(Train(kind, options, data));
+    std::vector<float> expected;
+    for (const DensePrecision precision :
+         {DensePrecision::kFp32, DensePrecision::kBf16, DensePrecision::kInt8}) {
+      SCOPED_TRACE(absl::StrCat(kind.name, " ", std::string(DensePrecisionName(precision))));
+      if (!CheckDensePrecision(precision).ok()) continue;
+      HOTROW_ASSERT_OK_AND_ASSIGN(
+          const auto scorer,
+          Scorer::Open({.model = options.save_dir, .max_concurrency = 1, .precision = precision}));
+      const std::vector<std::string> lines = TheLog().TestLines(scorer->line_columns());
+      std::vector<float> logits(lines.size());
+      HOTROW_ASSERT_OK(scorer->ScoreLines(Views(lines), logits));
+      if (precision == DensePrecision::kFp32) {
+        expected = logits;
+        continue;
+      }
+      double sum = 0;
+      for (size_t i = 0; i < logits.size(); ++i) sum += std::abs(logits[i] - expected[i]);
+      EXPECT_LT(sum / static_cast<double>(logits.size()), 0.2);
+      EXPECT_GT(sum, 0);
+      if (precision != DensePrecision::kInt8) continue;
+      std::vector<float> alone(lines.size());
+      for (size_t i = 0; i < lines.size(); ++i) {
+        const std::string_view line = lines[i];
+        HOTROW_ASSERT_OK(scorer->ScoreLines({&line, 1}, std::span(alone).subspan(i, 1)));
+      }
+      ExpectSameBits(alone, logits);
+    }
+  }
+}
+
 // A checkpoint whose rows have missed steps, the model saved beside it, and its export.
 TEST(ScorerFormsTest, CheckpointsAndExportsScoreAsTheSavedModel) {
   const Kind kind = Kinds()[0];

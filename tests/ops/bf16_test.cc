@@ -59,12 +59,14 @@ Result RunMlp(const ExecContext& ctx, Mlp& mlp, const Problem& p) {
 }
 
 TEST(Bf16Test, NamesAreReadBackAndOthersRefused) {
-  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kTf32,
-                                         DensePrecision::kBf16, DensePrecision::kFp16}) {
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kTf32, DensePrecision::kBf16, DensePrecision::kFp16,
+        DensePrecision::kInt8}) {
     EXPECT_EQ(*ParseDensePrecision(DensePrecisionName(precision)), precision);
   }
-  EXPECT_THAT(ParseDensePrecision("fp8"), test::StatusIs(absl::StatusCode::kInvalidArgument,
-                                                         HasSubstr("fp32, tf32, bf16, fp16")));
+  EXPECT_THAT(ParseDensePrecision("fp8"),
+              test::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("fp32, tf32, bf16, fp16, int8")));
 }
 
 TEST(Bf16Test, AProcessorWithoutItIsRefusedWithFlagReasonAndRemedy) {

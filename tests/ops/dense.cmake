@@ -15,6 +15,7 @@ hotrow_add_test(
           gated_experts_test.cc
           gemm_cuda_test.cc
           gradient_norm_test.cc
+          int8_test.cc
           linear_term_test.cc
           loss_scale_test.cc
           mlp_test.cc
