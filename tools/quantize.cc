@@ -20,6 +20,7 @@
 #include "models/saving/vocabulary_file.h"
 #include "models/serving/quantize_model.h"
 #include "models/train/report.h"
+#include "ops/products/dense_precision.h"
 #include "tools/command.h"
 
 namespace hotrow {
@@ -44,7 +45,8 @@ struct Sums {
   int64_t after = 0;
 };
 
-std::string Text(const QuantizeReport& report) {
+// dense: the word of --dense.
+std::string Text(const QuantizeReport& report, const std::string& dense) {
   const PortableSummary& written = report.written.portable;
   std::string out = absl::StrCat(written.from, " -> ", written.to, "\n\n");
   constexpr std::string_view kLostTitle = "rows that lose most";
@@ -75,6 +77,16 @@ std::string Text(const QuantizeReport& report) {
                           report.after->logloss, FormatCount(report.after->samples),
                           report.evaluations);
   }
+  if (report.dense.has_value()) {
+    absl::StrAppendFormat(&out,
+                          "  dense part in %s alone: AUC %.6f (%+.6f), logloss %.6f; logits differ "
+                          "by %.6f at most, %.6f in the mean%s\n\n",
+                          dense, report.dense->metrics.auc,
+                          report.dense->metrics.auc - report.before->auc,
+                          report.dense->metrics.logloss, report.dense->largest_difference,
+                          report.dense->mean_difference,
+                          report.dense->kept ? "" : "; that is too much, it stays as it was");
+  }
   if (!report.written.lost.empty()) {
     absl::StrAppendFormat(&out, "  %-*s %20s %12s %12s\n", name, kLostTitle, "key", "loss",
                           "of length");
@@ -91,7 +103,17 @@ Json MetricsJson(const std::optional<CtrMetrics>& metrics) {
   return {{"samples", metrics->samples}, {"auc", metrics->auc}, {"logloss", metrics->logloss}};
 }
 
-std::string JsonText(const QuantizeReport& report) {
+Json DenseJson(const std::optional<QuantizeReport::Dense>& dense, const std::string& word) {
+  if (!dense.has_value()) return nullptr;
+  return {{"precision", word},
+          {"kept", dense->kept},
+          {"auc", dense->metrics.auc},
+          {"logloss", dense->metrics.logloss},
+          {"largest_difference", dense->largest_difference},
+          {"mean_difference", dense->mean_difference}};
+}
+
+std::string JsonText(const QuantizeReport& report, const std::string& dense) {
   const Sums sums(report);
   Json tables = Json::array();
   for (const QuantizeReport::Table& table : report.tables) {
@@ -116,6 +138,7 @@ std::string JsonText(const QuantizeReport& report) {
                      {"bytes", sums.after},
                      {"before", MetricsJson(report.before)},
                      {"after", MetricsJson(report.after)},
+                     {"dense", DenseJson(report.dense, dense)},
                      {"evaluations", report.evaluations},
                      {"tables", std::move(tables)},
                      {"lost", std::move(lost)}};
@@ -124,17 +147,19 @@ std::string JsonText(const QuantizeReport& report) {
 
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
   QuantizeOptions options;
-  std::string data;
+  std::string data, dense;
   double max_auc_loss = 0.0003;
   uint64_t seed = 0;
   int32_t reader_threads = 1;
   bool json = false;
   FlagSet flags("hotrow quantize");
-  flags.Add("rows",
-            WordFlag<ServingRows>("WORD", &options.rows,
-                                  WordsBut(kServingRowsWords, ServingRows::kAsTrained)),
+  flags.Add("rows", WordFlag<ServingRows>("WORD", &options.rows, AllWords(kServingRowsWords)),
             "how narrow rows become: fp16, bf16, or 8 or 4 bits a column with a scale and an "
-            "offset for each row");
+            "offset for each row; as_trained with --dense alone");
+  flags.AddString("dense", "WORD", &dense,
+                  "type of the factors of dense matrix products when it is scored: fp32, bf16 or "
+                  "int8");
+  flags.DescribeDefault("as the model was trained");
   flags.AddString("data", "KIND:KEY=VALUE,...", &data,
                   "data as a trainer's --data that say what the codes cost: AUC before and after; "
                   "none: all tables become as narrow as --rows");
@@ -161,6 +186,14 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (operands.empty()) return kExitGood;
   options.model = operands[0];
   options.dir = operands[1];
+  if (!dense.empty()) {
+    const absl::StatusOr<DensePrecision> precision = ParseDensePrecision(dense);
+    if (!precision.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dense=", dense, ": ", precision.status().message()));
+    }
+    options.dense = *precision;
+  }
   std::unique_ptr<DataSource> source;
   if (!data.empty()) {
     options.max_auc_loss = max_auc_loss;
@@ -182,7 +215,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
         absl::StrReplaceAll(report.status().message(), {{"QuantizeOptions.", "--"}});
     return WithText(report.status(), text);
   }
-  std::fputs((json ? JsonText(*report) : Text(*report)).c_str(), stdout);
+  std::fputs((json ? JsonText(*report, dense) : Text(*report, dense)).c_str(), stdout);
   return kExitGood;
 }
 
@@ -198,7 +231,8 @@ const Command kQuantizeCommand = {
         "in place of weights and without the state of optimizers: hotrow score and programs that\n"
         "score read it, and nothing trains from it.\n"
         "\n"
-        "With --data the AUC is measured as it was trained and as it is written. Where that loses\n"
+        "With --data the AUC is measured as it was trained, with --dense alone, and as it is\n"
+        "written. --dense goes where it loses more than --max_auc_loss. Where the rest loses\n"
         "more than --max_auc_loss, each table is measured alone, and tables are narrowed in the\n"
         "order of loss per byte saved; those that cost too much become int8 of int4, fp16, or\n"
         "stay as they were trained. The model is read once for each evaluation. Prints bytes, AUC\n"

@@ -17,6 +17,7 @@
 #include "models/saving/portable_model_impl.h"
 #include "models/saving/portable_tables_writer.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/tables_model.h"
 #include "models/saving/vocabulary_file.h"
 #include "ops/rows/weights_precision.h"
 
@@ -69,6 +70,24 @@ absl::StatusOr<DenseVectors> DenseOf(Env& env, const ModelRows& rows) {
   return ReadSavedDense(env, rows.model);
 }
 
+absl::Status SetPrecision(DensePrecision precision, const std::string& dir, SavedModel* model) {
+  if (model->model == kOnnxModel) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, ": its dense part is ONNX, whose products onnxruntime makes"));
+  }
+  if (!model->scoring.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        dir,
+        ": it was saved by a build that did not record how it evaluates; save it again, by a "
+        "run with --init_from and --save_dir"));
+  }
+  constexpr char kName[] = "precision";
+  auto& settings = model->scoring->settings;
+  std::erase_if(settings, [&](const auto& setting) { return setting.first == kName; });
+  settings.emplace_back(kName, std::string(DensePrecisionName(precision)));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<CodedModelSummary> WriteCodedModel(const CodedModelOptions& options) {
@@ -83,6 +102,9 @@ absl::StatusOr<CodedModelSummary> WriteCodedModel(const CodedModelOptions& optio
   if (options.rows.size() != 1 && options.rows.size() != num_tables) {
     return absl::InvalidArgumentError(absl::StrCat("rows: ", options.rows.size(), " words for the ",
                                                    num_tables, " tables of ", source.dir));
+  }
+  if (options.precision.has_value()) {
+    HOTROW_RETURN_IF_ERROR(SetPrecision(*options.precision, source.dir, &portable.model));
   }
   CodedModelSummary out;
   int64_t columns = 0;

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVING_CODED_MODEL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,13 +10,16 @@
 #include "base/env.h"
 #include "embedding/serving/serving_rows.h"
 #include "models/saving/portable_model.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 
 struct CodedModelOptions {
-  std::string model;                          // a saved model, a checkpoint or an export
-  std::string dir;                            // made; must not be there, or be empty
-  std::vector<ServingRows> rows;              // by table, as the manifest has them; one: of all
+  std::string model;              // a saved model, a checkpoint or an export
+  std::string dir;                // made; must not be there, or be empty
+  std::vector<ServingRows> rows;  // by table, as the manifest has them; one: of all
+  // Of the products that it is to be scored with; none: as it was trained.
+  std::optional<DensePrecision> precision;
   int64_t shard_bytes = int64_t{1} << 30;     // of an array in one file, at most
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
   int64_t store_bytes = 0;                    // of the index of an ssd store; 0: no limit
@@ -43,7 +47,8 @@ struct CodedModelSummary {
 // ExportPortable: DIR is whole or not there, and tables may be larger than memory.
 //
 // Errors: those of ExportPortable and OpenModelRows, InvalidArgument (a row that has no code; names
-//         table and key).
+//         table and key), FailedPrecondition (`precision` of a model that does not say how it
+//         evaluates).
 absl::StatusOr<CodedModelSummary> WriteCodedModel(const CodedModelOptions& options);
 
 }  // namespace hotrow

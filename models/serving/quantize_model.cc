@@ -32,40 +32,99 @@ class Evaluation {
   }
 
   absl::StatusOr<CtrMetrics> Evaluate(const Forms& forms) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<internal::ServingModel> model, Read(forms));
+    std::vector<Scored> scored;
+    HOTROW_RETURN_IF_ERROR(AddSession(*model, &scored));
+    HOTROW_RETURN_IF_ERROR(ScoreData(model->recipe.num_tasks, scored, nullptr));
+    return MeanOf(scored[0]);
+  }
+  // The same once more with other products, beside those that it has.
+  absl::StatusOr<QuantizeReport::Dense> EvaluateDense(const Forms& forms, DensePrecision precision,
+                                                      std::optional<CtrMetrics>* before) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<internal::ServingModel> model, Read(forms));
+    std::vector<Scored> scored;
+    HOTROW_RETURN_IF_ERROR(AddSession(*model, &scored));
+    model->recipe.precision = precision;
+    HOTROW_RETURN_IF_ERROR(AddSession(*model, &scored));
+    QuantizeReport::Dense out;
+    HOTROW_RETURN_IF_ERROR(ScoreData(model->recipe.num_tasks, scored, &out));
+    *before = MeanOf(scored[0]);
+    out.metrics = MeanOf(scored[1]);
+    return out;
+  }
+  // With which products the next evaluations score.
+  void SetPrecision(DensePrecision precision) { scoring_.precision = precision; }
+  int64_t evaluations() const { return evaluations_; }
+
+ private:
+  // What a session gives of the data.
+  struct Scored {
+    std::unique_ptr<internal::ScoreSession> session;
+    std::vector<MetricsAccumulator> tasks;
+    std::vector<float> logits;  // of the batch at hand
+  };
+
+  absl::StatusOr<std::unique_ptr<internal::ServingModel>> Read(const Forms& forms) {
     ++evaluations_;
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<const internal::ServingModel> model,
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<internal::ServingModel> model,
                             internal::ReadServingModel(scoring_, /*with_rows=*/true, forms));
     HOTROW_RETURN_IF_ERROR(CheckData(*model));
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<internal::ScoreSession> session,
-                            internal::ScoreSession::Create(scoring_, *model));
-    const int32_t num_tasks = model->recipe.num_tasks;
+    return model;
+  }
+
+  absl::Status AddSession(const internal::ServingModel& model, std::vector<Scored>* scored) const {
+    Scored out;
+    HOTROW_ASSIGN_OR_RETURN(out.session, internal::ScoreSession::Create(scoring_, model));
+    out.tasks.resize(static_cast<size_t>(model.recipe.num_tasks));
+    scored->push_back(std::move(out));
+    return absl::OkStatus();
+  }
+
+  // apart: null, or takes how far the logits of two sessions are from each other.
+  absl::Status ScoreData(int32_t num_tasks, std::span<Scored> scored,
+                         QuantizeReport::Dense* apart) const {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataReader> reader,
                             options_.data->OpenSplit(options_.split, /*epoch=*/0, 0));
-    std::vector<MetricsAccumulator> tasks(static_cast<size_t>(num_tasks));
     CtrBatch batch;
-    std::vector<float> logits;
+    int64_t samples = 0;
+    double differences = 0;
     while (true) {
       HOTROW_RETURN_IF_ERROR(reader->Next(options_.batch_size, &batch));
       if (batch.batch_size == 0) break;
-      logits.resize(static_cast<size_t>(batch.batch_size * num_tasks));  // <= batch_size
-      HOTROW_RETURN_IF_ERROR(
-          session->Score({.sparse = batch.sparse(), .dense = batch.dense}, logits));
-      for (int32_t task = 0; task < num_tasks; ++task) {
-        tasks[static_cast<size_t>(task)].Add(logits, batch.labels, task, num_tasks);
+      samples += batch.batch_size;
+      for (Scored& s : scored) {
+        s.logits.resize(static_cast<size_t>(batch.batch_size * num_tasks));  // <= batch_size
+        HOTROW_RETURN_IF_ERROR(
+            s.session->Score({.sparse = batch.sparse(), .dense = batch.dense}, s.logits));
+        for (int32_t task = 0; task < num_tasks; ++task) {
+          s.tasks[static_cast<size_t>(task)].Add(s.logits, batch.labels, task, num_tasks);
+        }
+      }
+      for (size_t i = 0; apart != nullptr && i < scored[0].logits.size(); ++i) {
+        const double difference =
+            std::abs(static_cast<double>(scored[1].logits[i]) - scored[0].logits[i]);
+        differences += difference;
+        // A NaN stays.
+        if (!(difference <= apart->largest_difference)) apart->largest_difference = difference;
       }
     }
-    std::vector<CtrMetrics> metrics;
-    for (const MetricsAccumulator& task : tasks) metrics.push_back(task.Compute());
-    if (metrics[0].samples == 0) {
+    if (samples == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("the data \"", options_.data->schema().name,
                        "\" have no samples in the split that is to be evaluated"));
     }
+    if (apart != nullptr) {
+      apart->mean_difference = differences / static_cast<double>(samples * num_tasks);
+    }
+    return absl::OkStatus();
+  }
+
+  static CtrMetrics MeanOf(const Scored& scored) {
+    std::vector<CtrMetrics> metrics;
+    for (const MetricsAccumulator& task : scored.tasks) metrics.push_back(task.Compute());
     return MeanOverTasks(metrics);
   }
-  int64_t evaluations() const { return evaluations_; }
 
- private:
   absl::Status CheckData(const internal::ServingModel& model) const {
     const DataSchema& schema = options_.data->schema();
     std::vector<std::string> names;
@@ -98,17 +157,30 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
   }
   if (options.data == nullptr) return narrow;
   Evaluation evaluation(options);
-  HOTROW_ASSIGN_OR_RETURN(report->before, evaluation.Evaluate(forms));
+  if (options.dense.has_value()) {
+    HOTROW_ASSIGN_OR_RETURN(report->dense,
+                            evaluation.EvaluateDense(forms, *options.dense, &report->before));
+  } else {
+    HOTROW_ASSIGN_OR_RETURN(report->before, evaluation.Evaluate(forms));
+  }
   if (options.max_auc_loss.has_value() && std::isnan(report->before->auc)) {
     return absl::InvalidArgumentError(
         "QuantizeOptions.max_auc_loss cannot be measured: all labels of the data are of one class, "
         "and AUC needs both; choose another split or other data");
   }
-  HOTROW_ASSIGN_OR_RETURN(report->after, evaluation.Evaluate(narrow));
   const auto keeps_bound = [&](const CtrMetrics& metrics) {
     return !options.max_auc_loss.has_value() ||
            report->before->auc - metrics.auc <= *options.max_auc_loss;
   };
+  CtrMetrics wide = *report->before;  // with all rows as they were trained
+  if (report->dense.has_value()) {
+    report->dense->kept = keeps_bound(report->dense->metrics);
+    if (report->dense->kept) {
+      wide = report->dense->metrics;
+      evaluation.SetPrecision(*options.dense);
+    }
+  }
+  HOTROW_ASSIGN_OR_RETURN(report->after, evaluation.Evaluate(narrow));
   if (keeps_bound(*report->after)) {
     forms = narrow;
   } else {
@@ -122,7 +194,7 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
       Forms one = forms;
       one[t] = narrow[t];
       HOTROW_ASSIGN_OR_RETURN(const CtrMetrics metrics, evaluation.Evaluate(one));
-      const double loss = report->before->auc - metrics.auc;
+      const double loss = wide.auc - metrics.auc;
       report->tables[t].auc_loss = loss;
       const RowLayout layout = tables[t].layout();
       const int64_t saved =
@@ -131,7 +203,7 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
       order.push_back({t, std::max(loss, 0.0) / static_cast<double>(std::max<int64_t>(saved, 1))});
     }
     std::ranges::stable_sort(order, {}, &Narrowing::loss_per_byte);
-    report->after = report->before;
+    report->after = wide;
     for (const Narrowing& next : order) {
       for (const ServingRows form : tried[next.table]) {
         if (form == ServingRows::kAsTrained) break;
@@ -152,9 +224,13 @@ absl::StatusOr<Forms> Choose(const QuantizeOptions& options,
 }  // namespace
 
 absl::Status QuantizeOptions::Validate() const {
-  if (rows == ServingRows::kAsTrained) {
+  if (rows == ServingRows::kAsTrained && !dense.has_value()) {
     return absl::InvalidArgumentError(
-        "QuantizeOptions.rows must be narrower than as_trained: fp16, bf16, int8 or int4");
+        "QuantizeOptions.rows must be narrower than as_trained, where QuantizeOptions.dense is not "
+        "given: fp16, bf16, int8 or int4");
+  }
+  if (dense.has_value()) {
+    HOTROW_RETURN_IF_ERROR(CheckDensePrecision(*dense, Device::kCpu, "QuantizeOptions.dense="));
   }
   if (batch_size < 1) {
     return absl::InvalidArgumentError(
@@ -186,9 +262,12 @@ absl::StatusOr<QuantizeReport> QuantizeModel(const QuantizeOptions& options) {
         }));
   }
   HOTROW_ASSIGN_OR_RETURN(const Forms forms, Choose(options, source.tables, &report));
+  std::optional<DensePrecision> dense = options.dense;
+  if (report.dense.has_value() && !report.dense->kept) dense.reset();
   HOTROW_ASSIGN_OR_RETURN(report.written, WriteCodedModel({.model = options.model,
                                                            .dir = options.dir,
                                                            .rows = forms,
+                                                           .precision = dense,
                                                            .shard_bytes = options.shard_bytes,
                                                            .memory_bytes = options.memory_bytes,
                                                            .store_bytes = options.store_bytes,

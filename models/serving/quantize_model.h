@@ -15,15 +15,18 @@
 #include "models/data/data_source.h"
 #include "models/data/metrics.h"
 #include "models/saving/coded_model.h"
+#include "ops/products/dense_precision.h"
 
 namespace hotrow {
 
 struct QuantizeOptions {
   std::string model;  // as ScorerOptions::model
   std::string dir;    // made; must not be there, or be empty
-  // How narrow rows become; not as they were trained. Where a wider form takes no more bytes, as
-  // fp16 of 4 columns does beside int8, it is that.
+  // How narrow rows become; as they were trained only with `dense`. Where a wider form takes no
+  // more bytes, as fp16 of 4 columns does beside int8, it is that.
   ServingRows rows = ServingRows::kInt8;
+  // Of the products of the dense part, when what is written is scored; none: as it was trained.
+  std::optional<DensePrecision> dense;
   // What says how good the model is, of the features that it was trained on; null: nothing does,
   // and all tables become as narrow as `rows`.
   DataSource* data = nullptr;
@@ -49,8 +52,16 @@ struct QuantizeReport {
     int64_t bytes = 0;               // as they are now
     std::optional<double> auc_loss;  // of this table alone, where it was measured
   };
+  // What the products of QuantizeOptions::dense change, with the rows as they were trained.
+  struct Dense {
+    CtrMetrics metrics;
+    double largest_difference = 0;  // of a logit from that of products as they were trained
+    double mean_difference = 0;
+    bool kept = true;  // false: they lose more than max_auc_loss, and stay as they were trained
+  };
   std::vector<Table> tables;
   std::optional<CtrMetrics> before, after;  // on the data, where there are some
+  std::optional<Dense> dense;               // where it was asked for and there are data
   int64_t evaluations = 0;
   CodedModelSummary written;
 };
@@ -58,7 +69,8 @@ struct QuantizeReport {
 // Writes a model whose rows are narrower, to be scored with (WriteCodedModel), and says what that
 // costs. What Scorer makes of it has the bits of `after`.
 //
-// The rule: when all tables narrow lose too much AUC, each is measured alone. Then they are
+// The rule: products that alone lose too much AUC stay as they were trained. When with the others
+// all tables narrow lose too much, each is measured alone. Then they are
 // narrowed one after the other, the one with the least loss for each byte that is saved first. One
 // with which the AUC of the whole has lost more than the bound is tried at the next wider form, and
 // in the end left as it was trained. A model of several tasks has the mean of their AUC.
@@ -67,8 +79,8 @@ struct QuantizeReport {
 // Memory: the rows of all tables as they were trained, with their index
 // (ScorerOptions::memory_bytes).
 //
-// Errors: those of Scorer::Open and WriteCodedModel; InvalidArgument (data of other features, or a
-//         split without samples); FailedPrecondition.
+// Errors: those of Scorer::Open, CheckDensePrecision and WriteCodedModel; InvalidArgument (data of
+//         other features, or a split without samples); FailedPrecondition.
 absl::StatusOr<QuantizeReport> QuantizeModel(const QuantizeOptions& options);
 
 }  // namespace hotrow

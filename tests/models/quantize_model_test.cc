@@ -194,6 +194,71 @@ TEST(QuantizeModelTest, TablesStayWiderWhereTheAucWouldLoseMoreThanTheBound) {
   EXPECT_GT(bound_bytes, free_bytes);
 }
 
+// Products of the dense part: measured beside those of training, written down and used again.
+TEST(QuantizeModelTest, ProductsOfTheDensePartAreMeasuredAndRemembered) {
+  if (!CheckDensePrecision(DensePrecision::kInt8).ok()) GTEST_SKIP() << "no VNNI";
+  Trained trained;
+  trained.Train(test::WideKinds()[0]);
+  const std::unique_ptr<DataSource> data = DataOf(trained);
+  const auto scores = [&](const std::string& model, std::optional<DensePrecision> precision) {
+    const auto scorer = Scorer::Open({.model = model,
+                                      .max_concurrency = 1,
+                                      .max_batch_size = kBatchSize,
+                                      .precision = precision});
+    HOTROW_EXPECT_OK(scorer);
+    const auto out = test::ScoreAll(**scorer, trained.batches);
+    HOTROW_EXPECT_OK(out);
+    return *out;
+  };
+  const std::vector<float> fp32 = scores(trained.model, std::nullopt);
+  const std::vector<float> int8 = scores(trained.model, DensePrecision::kInt8);
+  double largest = 0, sum = 0;
+  for (size_t i = 0; i < fp32.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(int8[i]) - fp32[i]);
+    largest = std::max(largest, difference);
+    sum += difference;
+  }
+  ASSERT_GT(largest, 0);
+  QuantizeOptions options = {.model = trained.model,
+                             .dir = trained.dir + "/int8",
+                             .rows = ServingRows::kAsTrained,
+                             .dense = DensePrecision::kInt8,
+                             .data = data.get(),
+                             .split = Split::kTest,
+                             .batch_size = kBatchSize};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const QuantizeReport report, QuantizeModel(options));
+  ASSERT_TRUE(report.dense.has_value());
+  EXPECT_TRUE(report.dense->kept);
+  EXPECT_EQ(report.dense->largest_difference, largest);
+  EXPECT_DOUBLE_EQ(report.dense->mean_difference, sum / static_cast<double>(fp32.size()));
+  EXPECT_EQ(report.evaluations, 2);
+  EXPECT_EQ(report.before->auc, MetricsOf(trained, trained.model).auc);
+  EXPECT_EQ(report.after->auc, MetricsOf(trained, options.dir).auc);
+  EXPECT_EQ(report.after->logloss, report.dense->metrics.logloss);
+  ExpectSameBits(scores(options.dir, std::nullopt), int8);
+  ExpectSameBits(scores(options.dir, DensePrecision::kFp32), fp32);
+
+  // Beyond the bound they stay as they were.
+  options.dir = trained.dir + "/bound";
+  options.max_auc_loss = 0.0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const QuantizeReport bound, QuantizeModel(options));
+  EXPECT_EQ(bound.dense->kept, bound.dense->metrics.auc >= bound.before->auc);
+  ExpectSameBits(scores(options.dir, std::nullopt), bound.dense->kept ? int8 : fp32);
+
+  // Nothing is measured without data.
+  options.dir = trained.dir + "/unmeasured";
+  options.data = nullptr;
+  options.max_auc_loss.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const QuantizeReport unmeasured, QuantizeModel(options));
+  EXPECT_FALSE(unmeasured.dense.has_value());
+  ExpectSameBits(scores(options.dir, std::nullopt), int8);
+
+  options.dir = trained.dir + "/tf32";
+  options.dense = DensePrecision::kTf32;
+  EXPECT_THAT(QuantizeModel(options), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("QuantizeOptions.dense=tf32")));
+}
+
 // Nothing loses more than what is reported, and it is in order.
 TEST(QuantizeModelTest, RowsThatLoseMostAreReported) {
   Trained trained;

@@ -18,6 +18,7 @@
 #include "base/read_file.h"
 #include "gtest/gtest.h"
 #include "models/data/npy.h"
+#include "ops/products/dense_precision.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
@@ -391,6 +392,23 @@ TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
   EXPECT_THAT(inspected.out, HasSubstr("int8"));
   EXPECT_EQ(Json({"inspect", dir + "/coded", "--json"})["tables"][0]["row_bytes"], 10);
   EXPECT_EQ(Json({"verify", dir + "/coded", "--json"})["tables"][0]["codes"], "int8");
+  // Products of the dense part, which print what they change.
+  if (CheckDensePrecision(DensePrecision::kInt8).ok()) {
+    const ProgramResult dense =
+        RunHotrow({"quantize", dir + "/model", dir + "/dense", "--rows=as_trained", "--dense=int8",
+                   "--data=table:" + dir + "/schema.json", "--max_auc_loss=1"});
+    ExpectGood(dense);
+    EXPECT_THAT(dense.out, AllOf(HasSubstr("dense part in int8 alone: AUC"), HasSubstr("differ"),
+                                 HasSubstr("2 evaluations")));
+    const ProgramResult asked =
+        RunHotrow({"score", dir + "/model", dir + "/new.csv", "--precision=int8"});
+    ExpectGood(asked);
+    EXPECT_EQ(RunHotrow({"score", dir + "/dense", dir + "/new.csv"}).out, asked.out);
+  }
+  for (const char* flag : {"--dense=fp8", "--dense=tf32"}) {
+    ExpectFails(2, {"quantize", dir + "/model", dir + "/dense2", flag}, HasSubstr(flag));
+  }
+  ExpectFails(2, {"score", dir + "/model", dir + "/new.csv", "--precision=fp8"}, HasSubstr("fp8"));
   ExpectFails(2, {"import", dir + "/coded", dir + "/back"},
               HasSubstr("give the model that it was made of"));
   ExpectFails(2, {"quantize", dir + "/model", dir + "/coded2", "--rows=as_trained"},
