@@ -3,7 +3,7 @@
 // What bounds it: the multiply-adds of the processor. `of_peak` is the ratio to the rate of one
 // large product of the same precision (a layer of 2048 x 2048, batch 2048, forward), which is timed
 // in the same run, just before. Batch 2048; sizes are those of the two shapes of
-// bench/dlrm_vs_torch.sh, with both MLPs.
+// bench/dlrm_vs_torch.sh, with both MLPs. int8 has no way back.
 //
 //   mlp_bench [--benchmark_filter=fp32/dim128] [other flags of Google Benchmark]
 //
@@ -39,7 +39,9 @@ double ThreadSeconds() {
 class Network {
  public:
   Network(const std::vector<int32_t>& sizes, bool relu_on_output, DensePrecision precision)
-      : in_stride_((sizes.front() + 15) / 16 * 16), out_stride_((sizes.back() + 15) / 16 * 16) {
+      : trains_(precision != DensePrecision::kInt8),
+        in_stride_((sizes.front() + 15) / 16 * 16),
+        out_stride_((sizes.back() + 15) / 16 * 16) {
     for (size_t l = 0; l + 1 < sizes.size(); ++l) {
       multiply_adds_ += static_cast<double>(sizes[l]) * sizes[l + 1] * kBatchSize;
     }
@@ -67,7 +69,8 @@ class Network {
                                     .batch_size = kBatchSize,
                                     .y = y_.data(),
                                     .y_stride = out_stride_,
-                                    .training = true})
+                                    .training = trains_,
+                                    .parameters_number = 1})
                      .ok());
   }
   void BackwardInput() { HOTROW_CHECK(mlp_->BackwardInput({}, Backward()).ok()); }
@@ -85,6 +88,7 @@ class Network {
             .parameter_gradients = gradients_.data()};
   }
 
+  const bool trains_;
   const int64_t in_stride_;
   const int64_t out_stride_;
   double multiply_adds_ = 0;
@@ -162,6 +166,7 @@ void RegisterShape(DensePrecision precision, const std::string& shape,
       for (const auto& [pass, word] : {std::pair{Pass::kForward, "forward"},
                                        {Pass::kInputGradient, "input_gradient"},
                                        {Pass::kWeightGradient, "weight_gradient"}}) {
+        if (precision == DensePrecision::kInt8 && pass != Pass::kForward) continue;
         benchmark::RegisterBenchmark((name + word).c_str(),
                                      [=, pass = pass](benchmark::State& state) {
                                        MeasureLayer(state, layer, pass, precision);
@@ -171,6 +176,7 @@ void RegisterShape(DensePrecision precision, const std::string& shape,
       }
     }
   }
+  if (precision == DensePrecision::kInt8) return;
   benchmark::RegisterBenchmark(
       (prefix + "all/step").c_str(),
       [=](benchmark::State& state) { MeasureStep(state, bottom, top, precision); })
@@ -182,8 +188,9 @@ int Main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   // 26 vectors and the bottom's output make 351 products beside that output.
-  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kBf16}) {
-    if (!CheckDensePrecision(precision).ok()) continue;  // a processor without bf16
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kBf16, DensePrecision::kInt8}) {
+    if (!CheckDensePrecision(precision).ok()) continue;  // a processor without it
     RegisterShape(precision, "dim16", {13, 512, 256, 64, 16}, {367, 512, 256, 1});
     RegisterShape(precision, "dim128", {13, 512, 256, 128}, {479, 1024, 1024, 512, 256, 1});
   }
