@@ -380,7 +380,7 @@ absl::Status Trainer::CheckWindowsGoOn() const {
     return absl::FailedPreconditionError(absl::StrCat(
         "--resume from ", run_.start().saved->dir, ": window ", k + 1, " was that of ",
         windows_->NameOf(was.number), " with ", FormatCount(was.samples), " samples, and is ", now,
-        "; give the data of then, behind which whole windows may be added, or train anew with "
+        "; give the data of then, behind which whole windows may be added, or begin again with "
         "another --checkpoint_dir"));
   }
   return absl::OkStatus();
