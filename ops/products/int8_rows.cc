@@ -31,13 +31,15 @@ HOTROW_INT8_TARGET inline __mmask16 Lanes(int64_t c, int64_t columns) {
 }
 
 // Of equal zeros, and of a NaN and a number, the second operand is taken: a NaN stays one.
-HOTROW_INT8_TARGET inline __m512 Relu(__m512 y) { return _mm512_max_ps(_mm512_setzero_ps(), y); }
+HOTROW_INT8_TARGET inline __m512 ReluOfLanes(__m512 y) {
+  return _mm512_max_ps(_mm512_setzero_ps(), y);
+}
 
 // Adds the bias to lanes of a row, and stores them.
-HOTROW_INT8_TARGET inline void Finish(__m512 y, const float* bias, bool relu, __mmask16 lanes,
-                                      float* out) {
+HOTROW_INT8_TARGET inline void FinishLanes(__m512 y, const float* bias, bool relu, __mmask16 lanes,
+                                           float* out) {
   if (bias != nullptr) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(lanes, bias));
-  _mm512_mask_storeu_ps(out, lanes, relu ? Relu(y) : y);
+  _mm512_mask_storeu_ps(out, lanes, relu ? ReluOfLanes(y) : y);
 }
 
 }  // namespace
@@ -94,8 +96,8 @@ HOTROW_INT8_TARGET void DecodeInt8Sums(const int32_t* sums, const Int8Row& row, 
         _mm512_mullo_epi32(zero, _mm512_maskz_loadu_epi32(lanes, weight_sums + c));
     const __m512i sum = _mm512_sub_epi32(_mm512_maskz_loadu_epi32(lanes, sums + c), shift);
     const __m512 factor = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(lanes, scales + c));
-    Finish(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor), bias == nullptr ? nullptr : bias + c,
-           relu, lanes, y + c);
+    FinishLanes(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor),
+                bias == nullptr ? nullptr : bias + c, relu, lanes, y + c);
   }
 }
 
@@ -118,7 +120,7 @@ HOTROW_INT8_TARGET void MultiplyFewOutputs(const float* x, const float* w, const
     }
     products[j] = _mm512_reduce_add_ps(_mm512_add_ps(even, odd));
   }
-  Finish(_mm512_load_ps(products), bias, relu, Lanes(0, outputs), y);
+  FinishLanes(_mm512_load_ps(products), bias, relu, Lanes(0, outputs), y);
 }
 
 HOTROW_INT8_TARGET void MultiplyFewInputs(const float* x, const float* transposed, int64_t stride,
@@ -145,7 +147,7 @@ HOTROW_INT8_TARGET void MultiplyFewInputs(const float* x, const float* transpose
 #pragma GCC unroll 8
     for (int i = 0; i < kRegisters; ++i) {
       const int64_t at = j + i * kLanes;
-      Finish(sums[i], bias == nullptr ? nullptr : bias + at, relu, Lanes(at, outputs), y + at);
+      FinishLanes(sums[i], bias == nullptr ? nullptr : bias + at, relu, Lanes(at, outputs), y + at);
     }
   }
   for (; j < outputs; j += kLanes) {
@@ -155,7 +157,7 @@ HOTROW_INT8_TARGET void MultiplyFewInputs(const float* x, const float* transpose
       sum = _mm512_fmadd_ps(_mm512_set1_ps(factors[k]),
                             _mm512_maskz_loadu_ps(lanes, transposed + k * stride + j), sum);
     }
-    Finish(sum, bias == nullptr ? nullptr : bias + j, relu, lanes, y + j);
+    FinishLanes(sum, bias == nullptr ? nullptr : bias + j, relu, lanes, y + j);
   }
 }
 

@@ -42,7 +42,7 @@ class Handle {
   T* handle_ = nullptr;
 };
 using Engine = Handle<dnnl_engine, dnnl_engine_destroy>;
-using StreamHandle = Handle<dnnl_stream, dnnl_stream_destroy>;
+using DnnlStream = Handle<dnnl_stream, dnnl_stream_destroy>;
 using Attr = Handle<dnnl_primitive_attr, dnnl_primitive_attr_destroy>;
 using PrimitiveDesc = Handle<dnnl_primitive_desc, dnnl_primitive_desc_destroy>;
 using Primitive = Handle<dnnl_primitive, dnnl_primitive_destroy>;
@@ -59,7 +59,7 @@ absl::StatusOr<dnnl_engine_t> CpuEngine() {
 }  // namespace
 
 struct ProductScratch::Stream {
-  StreamHandle handle;
+  DnnlStream handle;
 };
 
 #if DNNL_VERSION_MAJOR == 2
