@@ -131,10 +131,12 @@ absl::Status RunCheckpoints::Carry(bool at_border) {
     HOTROW_RETURN_IF_ERROR(Wait());
     HOTROW_RETURN_IF_ERROR(deltas_.Wait());
     border_step_ = tables_->steps();
-    schedule_.MakeDue();
-    // The run may have died before its link was there.
+    // One of this step may be there without a link: it was due by its steps, or the run died
+    // between the two.
     if (has_newest()) {
       HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*at_once=*/true));
+    } else {
+      schedule_.MakeDue();
     }
   }
   HOTROW_RETURN_IF_ERROR(Poll());
