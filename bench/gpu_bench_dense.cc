@@ -178,6 +178,7 @@ GemmPrecision PrecisionOf(DensePrecision precision) {
     case DensePrecision::kBf16:
       return GemmPrecision::kBf16;
     case DensePrecision::kFp16:
+    case DensePrecision::kInt8:  // none of a GPU's
       break;
   }
   return GemmPrecision::kFp16;
