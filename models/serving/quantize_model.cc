@@ -104,8 +104,10 @@ class Evaluation {
         const double difference =
             std::abs(static_cast<double>(scored[1].logits[i]) - scored[0].logits[i]);
         differences += difference;
-        // A NaN stays.
-        if (!(difference <= apart->largest_difference)) apart->largest_difference = difference;
+        // A NaN stays: nothing is above it.
+        if (difference > apart->largest_difference || std::isnan(difference)) {
+          apart->largest_difference = difference;
+        }
       }
     }
     if (samples == 0) {
