@@ -1,5 +1,6 @@
 #include "comm/lane.h"
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -69,7 +70,7 @@ void CommLane::Run() {
       lock.unlock();
       try {
         status = work(*channel_);
-      } catch (...) {  // the others wait for what it would have sent
+      } catch (const std::exception&) {  // the others wait for what it would have sent
         status = EndJobUnlessOk(channel_.get(), StatusOfException());
       }
       work = nullptr;  // what it holds goes before Wait returns

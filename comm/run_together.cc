@@ -107,7 +107,7 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
   absl::Status own;
   try {
     own = work();
-  } catch (...) {
+  } catch (const std::exception&) {
     own = StatusOfException();
   }
   {

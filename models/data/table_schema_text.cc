@@ -162,11 +162,12 @@ std::vector<std::string> UnlabelledColumns(const TableSchema& schema) {
   for (const DenseColumn& column : schema.dense) add(column.column);
   for (const CategoricalColumn& column : schema.categorical) add(column.column);
   if (schema.header) return of_features;
-  std::set<std::string> of_labels;
-  for (const LabelColumn& label : schema.labels) of_labels.insert(label.column);
-  for (const std::string& column : of_features) of_labels.erase(column);
+  std::set<std::string> of_training;
+  for (const LabelColumn& label : schema.labels) of_training.insert(label.column);
+  if (schema.time.has_value()) of_training.insert(schema.time->column);
+  for (const std::string& column : of_features) of_training.erase(column);
   std::vector<std::string> out = schema.column_names;
-  std::erase_if(out, [&](const std::string& column) { return of_labels.contains(column); });
+  std::erase_if(out, [&](const std::string& column) { return of_training.contains(column); });
   return out;
 }
 
