@@ -201,6 +201,12 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
     if (status == HOTROW_OK) status = hotrow_prefetch(tables, &batch, &handle);
     if (status == HOTROW_OK) status = hotrow_step_lookup(handle, &output, nullptr, 0);
     if (status == HOTROW_OK) status = hotrow_step_update(handle, &gradient, nullptr, 0, 1);
+    if (status != HOTROW_OK) out = hotrow_error_message();
+    // A device may still read and write the memory of the step.
+    if (hotrow_wait(tables) != HOTROW_OK && status == HOTROW_OK) {
+      status = HOTROW_INTERNAL;
+      out = hotrow_error_message();
+    }
     hotrow_step_destroy(handle);
   }
   if (status == HOTROW_OK && !dir.empty()) {
@@ -212,7 +218,8 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wr
   }
   char text[1024];
   if (status == HOTROW_OK) status = hotrow_digest(tables, text, sizeof(text), nullptr);
-  out = status == HOTROW_OK ? text : hotrow_error_message();
+  if (status == HOTROW_OK) out = text;
+  if (out.empty()) out = hotrow_error_message();
   hotrow_collection_destroy(tables);
   return out;
 }
