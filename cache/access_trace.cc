@@ -67,8 +67,9 @@ struct EndPayload {
 
 template <typename T>
 void Append(std::vector<std::byte>* out, const T* values, size_t n) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(values);
-  out->insert(out->end(), bytes, bytes + n * sizeof(T));
+  const size_t before = out->size();
+  out->resize(before + n * sizeof(T));
+  if (n > 0) std::memcpy(out->data() + before, values, n * sizeof(T));
 }
 
 std::span<const std::byte> BytesOf(const BlockHeader& header) {

@@ -70,7 +70,8 @@ void CommLane::Run() {
       lock.unlock();
       try {
         status = work(*channel_);
-      } catch (const std::exception&) {  // the others wait for what it would have sent
+        // The others wait for what it would have sent. What ends a thread is none of these.
+      } catch (const std::exception&) {
         status = EndJobUnlessOk(channel_.get(), StatusOfException());
       }
       work = nullptr;  // what it holds goes before Wait returns

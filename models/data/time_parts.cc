@@ -26,8 +26,6 @@ struct PointInTime {
 namespace {
 
 constexpr int64_t kDaySeconds = 86'400;
-constexpr int64_t kUnixOfYear0 = -62'167'219'200;
-constexpr int64_t kUnixOfYear10000 = 253'402'300'800;
 constexpr int64_t kThursday = 3;  // 1970-01-01, with Monday as 0
 constexpr std::string_view kDirectives = "YymdHMS";
 // The largest first.

@@ -22,6 +22,10 @@ enum class TimePart {
 // Keys of the part lie below this number.
 int64_t TimePartSize(TimePart part);
 
+// Times lie in the years 0 to 9999: seconds since 1970, from here on and below that.
+inline constexpr int64_t kUnixOfYear0 = -62'167'219'200;
+inline constexpr int64_t kUnixOfYear10000 = 253'402'300'800;
+
 // Seconds since 1970 as a date of UTC, "2014-10-21", or with the time of day behind it where that
 // is not midnight: "2014-10-21 17:05:09".
 std::string TimeText(int64_t unix_seconds);

@@ -83,6 +83,7 @@ absl::Status WindowedSource::Read() {
           "seconds=N"));
     }
     for (const int64_t time : batch.times) {
+      if (time < kUnixOfYear0 || time >= kUnixOfYear10000) return NoTime(samples_, time);
       if (time < last_time_) return RunsBackwards(samples_, last_time_, time);
       last_time_ = time;
       const int64_t number = WindowOf(time, seconds_);
@@ -118,6 +119,13 @@ absl::StatusOr<bool> WindowedSource::Grow() {
   const size_t before = windows().size();
   HOTROW_RETURN_IF_ERROR(Read());
   return windows().size() > before;
+}
+
+absl::Status WindowedSource::NoTime(int64_t sample, int64_t time) {
+  HOTROW_ASSIGN_OR_RETURN(const std::string place, data_.PlaceOf(Split::kTrain, sample));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--window=", DurationText(seconds_), ": ", place, " is of ", time,
+      " seconds since 1970, which is not in the years 0 to 9999; pack the data again"));
 }
 
 absl::Status WindowedSource::RunsBackwards(int64_t sample, int64_t before, int64_t time) {

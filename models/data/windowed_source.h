@@ -35,7 +35,8 @@ struct DataWindow {
 // one are there.
 //
 // Threads: as DataSource; nothing else runs during Read and Grow, and no reader is open.
-// Errors:  of Read and Grow, InvalidArgument: samples without a time; one that is before the sample
+// Errors:  of Read and Grow, InvalidArgument: samples without a time, or of no year; one that is
+// before the sample
 //          in front of it, which names both with their times; of Grow, FailedPrecondition: samples
 //          came in front of those that were there; the same of readers: the data have fewer samples
 //          than when they were read.
@@ -71,6 +72,7 @@ class WindowedSource : public DataSource {
  private:
   class Reader;
 
+  absl::Status NoTime(int64_t sample, int64_t time);
   absl::Status RunsBackwards(int64_t sample, int64_t before, int64_t time);
   // A reader of the data that stands before this sample.
   absl::StatusOr<std::unique_ptr<DataReader>> TakeReader(int64_t sample);

@@ -330,34 +330,49 @@ TEST(TrainerWindowsTest, ASignalEndsTheWait) {
   EXPECT_THAT(report.checkpoint, HasSubstr("/run/checkpoints/"));
 }
 
-// Samples from the third day on come three days later.
+// Samples from the third day on come later.
 class Gap : public DataSource {
  public:
-  explicit Gap(std::unique_ptr<DataSource> base) : base_(std::move(base)) {}
+  explicit Gap(std::unique_ptr<DataSource> base, int64_t seconds = 3 * kDay)
+      : base_(std::move(base)), seconds_(seconds) {}
   const DataSchema& schema() const override { return base_->schema(); }
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
     HOTROW_ASSIGN_OR_RETURN(auto reader, base_->OpenSplit(split, epoch, first_sample));
-    return std::make_unique<Reader>(std::move(reader));
+    return std::make_unique<Reader>(std::move(reader), seconds_);
   }
 
  private:
   class Reader : public DataReader {
    public:
-    explicit Reader(std::unique_ptr<DataReader> base) : base_(std::move(base)) {}
+    Reader(std::unique_ptr<DataReader> base, int64_t seconds)
+        : base_(std::move(base)), seconds_(seconds) {}
     absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
       HOTROW_RETURN_IF_ERROR(base_->Next(max_batch_size, batch));
-      for (int64_t& time : batch->times) time += time >= 2 * kDay ? 3 * kDay : 0;
+      for (int64_t& time : batch->times) time += time >= 2 * kDay ? seconds_ : 0;
       return absl::OkStatus();
     }
     int64_t position() const override { return base_->position(); }
 
    private:
     std::unique_ptr<DataReader> base_;
+    const int64_t seconds_;
   };
 
   std::unique_ptr<DataSource> base_;
+  const int64_t seconds_;
 };
+
+// As a foreign pack may have them.
+TEST(TrainerWindowsTest, TimesOfNoYearAreRefused) {
+  for (const int64_t seconds : {int64_t{1} << 62, -(int64_t{1} << 62)}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto data, OpenDataSource(kFiveDays, 5));
+    Gap gap(std::move(data), seconds);
+    const absl::Status read = WindowedSource(&gap, kDay).Read();
+    EXPECT_EQ(read.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(read.message(), HasSubstr("years 0 to 9999"));
+  }
+}
 
 TEST(TrainerWindowsTest, WindowsWithoutSamplesAreSaidAndLeftOut) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, Train(Windows()));
