@@ -15,7 +15,6 @@
 #include "base/env.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
-#include "base/version.h"
 #include "models/json/json_text.h"
 #include "tools/calibration/calibration.h"
 #include "tools/command.h"
@@ -155,7 +154,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   }
   report.facts.emplace_back("bytes of a request", absl::StrCat(bodies[0].bytes.size()));
   report.facts.emplace_back("clients on", MachineName());
-  report.facts.emplace_back("hotrow", Version());
+  report.facts.emplace_back("hotrow", VersionText());
   report.facts.emplace_back("at", UtcNow());
   HOTROW_ASSIGN_OR_RETURN(report.levels, RunBenchLoad(options.load, bodies));
   const std::string text = options.json ? BenchJson(report) : BenchText(report);

@@ -109,6 +109,11 @@ absl::Status ParseArguments(const Command& command, std::span<const char* const>
   return absl::OkStatus();
 }
 
+std::string VersionText() {
+  const std::string commit = HOTROW_COMMIT;
+  return commit.empty() ? Version() : absl::StrCat(Version(), ", commit ", commit);
+}
+
 int RunCommandLine(int argc, const char* const* argv) {
   std::string_view name = argc > 1 ? argv[1] : "";
   std::span<const char* const> arguments = std::span(argv, static_cast<size_t>(argc));
@@ -123,7 +128,7 @@ int RunCommandLine(int argc, const char* const* argv) {
     return kExitGood;
   }
   if (name == "--version") {
-    std::printf("hotrow %s\n", Version());
+    std::printf("hotrow %s\n", VersionText().c_str());
     return kExitGood;
   }
   if (name.empty()) {

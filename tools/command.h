@@ -52,6 +52,9 @@ extern const Command kVerifyCommand;
 absl::Status ParseArguments(const Command& command, std::span<const char* const> arguments,
                             FlagSet* flags, std::vector<std::string>* operands);
 
+// "0.2.0, commit 0123456789ab"; where hotrow was built outside of a repository, "0.2.0".
+std::string VersionText();
+
 // Runs `hotrow argv[1] ...`; prints to stdout and stderr.
 int RunCommandLine(int argc, const char* const* argv);
 

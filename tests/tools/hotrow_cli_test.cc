@@ -100,7 +100,8 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
 TEST(HotrowCliTest, TellsItsVersion) {
   const ProgramResult result = RunHotrow({"--version"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, testing::MatchesRegex("hotrow [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(result.out,
+              testing::MatchesRegex("hotrow [0-9]+\\.[0-9]+\\.[0-9]+(, commit [0-9a-f]{12})?\n"));
 }
 
 TEST(HotrowCliTest, WrongUsageIsOneLineAndStatusTwo) {
