@@ -2,16 +2,17 @@
 # Says what became of the single cases, since ctest runs test binaries whole:
 #   tests/case_summary.sh BUILD_DIR
 # Reads the log of the last ctest in BUILD_DIR. Names every case that failed, crashed or never
-# ended, with the binary it is in; ends with "cases: N passed, N failed, N skipped". Exit status 1
-# if a case did not pass, 3 if no case ran.
+# ended, with the binary it is in and the first 20 lines that it printed. Ends with "cases: N passed,
+# N failed, N skipped". Exit status 1 if a case did not pass, 3 if no case ran.
 set -euo pipefail
 log=${1:?names no build folder}/Testing/Temporary/LastTest.log
 [[ -r $log ]] || { printf 'case_summary: no %s; run ctest there first\n' "$log" >&2; exit 2; }
 
 awk '
   function end_case(verdict) {
-    if (verdict != "") printf "  %-8s %s   (%s)\n", verdict, running, entry
-    running = ""
+    if (verdict != "") printf "  %-8s %s   (%s)\n%s", verdict, running, entry, words
+    running = words = ""
+    lines = 0
   }
   # A binary that died: the case that was running, and those that did not get their turn.
   function end_entry() {
@@ -24,6 +25,7 @@ awk '
   }
   /^[0-9]+\/[0-9]+ Testing: / { end_entry(); entry = $3 }
   /\[==========\] Running [0-9]+ tests? from/ { planned += $3 }
+  running != "" && !/^\[/ && ++lines <= 20 { words = words "           " $0 "\n" }
   /\[ RUN      \] / { sub(/.*\[ RUN      \] /, ""); running = $1; ++begun }
   /\[  CRASHED \] / { crashed = 1 }
   /\[       OK \] .* ms\)/ { ++passed; end_case("") }
