@@ -2,8 +2,8 @@
 # Says what became of the single cases, since ctest runs test binaries whole:
 #   tests/case_summary.sh BUILD_DIR
 # Reads the log of the last ctest in BUILD_DIR. Names every case that failed, crashed or never
-# ended, with the binary it is in and the first 20 lines that it printed. Ends with "cases: N passed,
-# N failed, N skipped". Exit status 1 if a case did not pass, 3 if no case ran.
+# ended, with the binary it is in and the first 20 lines that it printed. Ends with
+# "cases: N passed, N failed, N skipped". Exit status 1 if a case did not pass, 3 if no case ran.
 set -euo pipefail
 log=${1:?names no build folder}/Testing/Temporary/LastTest.log
 [[ -r $log ]] || { printf 'case_summary: no %s; run ctest there first\n' "$log" >&2; exit 2; }
