@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "models/json/quote.h"
 
@@ -134,6 +135,13 @@ bool LooksMissing(std::string_view text) {
   return std::find(std::begin(kTexts), std::end(kTexts), text) != std::end(kTexts);
 }
 
+absl::Status CheckIsText(std::string_view text) {
+  const size_t zero = text.find('\0');
+  if (zero == std::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a byte of value zero at position ", zero + 1, "; is this a text file?"));
+}
+
 }  // namespace
 
 absl::Status RowParser::AddUse(const std::string& column, Role role, int32_t index,
@@ -237,11 +245,7 @@ absl::Status RowParser::Bad(const Use& use, std::string_view found,
 }
 
 absl::Status RowParser::Parse(std::string_view line, Sample* sample, bool* dropped) {
-  const size_t zero = line.find('\0');
-  if (zero != std::string_view::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a byte of value zero at position ", zero + 1, "; is this a text file?"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckIsText(line));
   sample->dense.resize(schema_->dense.size());
   sample->more_labels.resize(schema_->labels.size() - 1);
   sample->lengths.resize(schema_->categorical.size());
@@ -388,16 +392,21 @@ absl::Status RowParser::ApplyDense(const Use& use, std::string_view field, Sampl
   return absl::OkStatus();
 }
 
+// Small, to become a part of what calls it.
+absl::Status RowParser::AddKeys(const Use& use, std::string_view field, size_t begin,
+                                std::vector<uint64_t>* values) const {
+  if (schema_->categorical[static_cast<size_t>(use.index)].separator != 0) {
+    return AddBag(use, field, begin, values);
+  }
+  return IsMissing(field) ? absl::OkStatus() : AddKey(use, field, values);
+}
+
 absl::Status RowParser::ApplyCategorical(const Use& use, std::string_view field, Sample* sample) {
   const auto index = static_cast<size_t>(use.index);
   const CategoricalColumn& column = schema_->categorical[index];
   const size_t begin = sample->values.size();
   bag_begin_[index] = static_cast<int64_t>(begin);
-  if (column.separator != 0) {
-    HOTROW_RETURN_IF_ERROR(AddBag(use, field, sample));
-  } else if (!IsMissing(field)) {
-    HOTROW_RETURN_IF_ERROR(AddKey(use, field, sample));
-  }
+  HOTROW_RETURN_IF_ERROR(AddKeys(use, field, begin, &sample->values));
   if (sample->values.size() == begin && column.missing_key.has_value()) {
     sample->values.push_back(*column.missing_key);
   }
@@ -405,10 +414,29 @@ absl::Status RowParser::ApplyCategorical(const Use& use, std::string_view field,
   return absl::OkStatus();
 }
 
-absl::Status RowParser::AddBag(const Use& use, std::string_view field, Sample* sample) {
+absl::Status RowParser::ParseKeys(int32_t feature, std::span<const std::string> fields,
+                                  std::vector<uint64_t>* keys, size_t* read) const {
+  const auto use = std::find_if(uses_.begin(), uses_.end(), [&](const Use& u) {
+    return u.role == Role::kCategorical && u.index == feature;
+  });
+  HOTROW_CHECK(use != uses_.end());
+  const size_t begin = keys->size();
+  for (*read = 0; *read < fields.size(); ++*read) {
+    const std::string_view field = fields[*read];
+    HOTROW_RETURN_IF_ERROR(CheckIsText(field));
+    HOTROW_RETURN_IF_ERROR(AddKeys(*use, schema_->trim ? TrimBlanks(field) : field, begin, keys));
+  }
+  const CategoricalColumn& column = schema_->categorical[static_cast<size_t>(feature)];
+  if (keys->size() == begin && column.missing_key.has_value()) {
+    keys->push_back(*column.missing_key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowParser::AddBag(const Use& use, std::string_view field, size_t begin,
+                               std::vector<uint64_t>* values) const {
   const CategoricalColumn& column = schema_->categorical[static_cast<size_t>(use.index)];
   const int64_t most = column.max_hotness > 0 ? column.max_hotness : Sample::kMaxHotness;
-  const size_t begin = sample->values.size();
   std::string_view rest = field;
   while (!rest.empty()) {
     const size_t cut = std::min(rest.find(column.separator), rest.size());
@@ -416,15 +444,16 @@ absl::Status RowParser::AddBag(const Use& use, std::string_view field, Sample* s
     const std::string_view text = schema_->trim ? TrimBlanks(piece) : piece;
     rest.remove_prefix(std::min(cut + 1, rest.size()));
     if (IsMissing(text)) continue;
-    if (static_cast<int64_t>(sample->values.size() - begin) == most) {
+    if (static_cast<int64_t>(values->size() - begin) == most) {
       return Bad(use, field, absl::StrCat("at most ", most, " values"));
     }
-    HOTROW_RETURN_IF_ERROR(AddKey(use, text, sample));
+    HOTROW_RETURN_IF_ERROR(AddKey(use, text, values));
   }
   return absl::OkStatus();
 }
 
-absl::Status RowParser::AddKey(const Use& use, std::string_view text, Sample* sample) {
+absl::Status RowParser::AddKey(const Use& use, std::string_view text,
+                               std::vector<uint64_t>* values) const {
   const CategoricalColumn& column = schema_->categorical[static_cast<size_t>(use.index)];
   uint64_t key = 0;
   bool good = true;
@@ -456,7 +485,7 @@ absl::Status RowParser::AddKey(const Use& use, std::string_view text, Sample* sa
     return Bad(use, text, absl::StrCat("a key below ", column.num_embeddings));
   }
   if (use.kept != nullptr && !use.kept->Contains(key)) key = use.kept->unknown_key();
-  sample->values.push_back(key);
+  values->push_back(key);
   return absl::OkStatus();
 }
 

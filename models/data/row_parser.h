@@ -18,7 +18,7 @@ namespace hotrow {
 
 // Turns records of one file into samples. Schema and vocabulary must outlive it.
 //
-// Threads: one at a time.
+// Threads: Parse by one at a time; const methods may run concurrently.
 class RowParser {
  public:
   // `columns` are those of the file, in its order. InvalidArgument: the schema names a column that
@@ -32,6 +32,12 @@ class RowParser {
   // are checked all the same. InvalidArgument names the column, what was found and what is
   // expected; *sample is then unspecified.
   absl::Status Parse(std::string_view line, Sample* sample, bool* dropped);
+
+  // Appends the keys of one sample in a categorical column, TableSchema::categorical[feature]: what
+  // Parse makes of these fields, whose values are one bag. The fields are cut out and unquoted.
+  // InvalidArgument as of Parse; *read is then the position of the field that is wrong.
+  absl::Status ParseKeys(int32_t feature, std::span<const std::string> fields,
+                         std::vector<uint64_t>* keys, size_t* read) const;
 
  private:
   enum class Role : uint8_t { kLabel, kDense, kCategorical, kTime };
@@ -59,8 +65,12 @@ class RowParser {
   absl::Status ApplyTime(const Use& use, std::string_view field, Sample* sample);
   absl::Status ApplyDense(const Use& use, std::string_view field, Sample* sample);
   absl::Status ApplyCategorical(const Use& use, std::string_view field, Sample* sample);
-  absl::Status AddBag(const Use& use, std::string_view field, Sample* sample);
-  absl::Status AddKey(const Use& use, std::string_view text, Sample* sample);
+  // Appends the keys of a field to a bag, which begins at values[begin].
+  absl::Status AddKeys(const Use& use, std::string_view field, size_t begin,
+                       std::vector<uint64_t>* values) const;
+  absl::Status AddBag(const Use& use, std::string_view field, size_t begin,
+                      std::vector<uint64_t>* values) const;
+  absl::Status AddKey(const Use& use, std::string_view text, std::vector<uint64_t>* values) const;
   void OrderBags(Sample* sample);
 
   const TableSchema* schema_;

@@ -3,6 +3,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "models/data/row_parser.h"
 #include "models/data/table_schema_text.h"
 #include "models/data/table_source.h"
 #include "tests/models/file_builders.h"
@@ -64,10 +65,32 @@ absl::StatusOr<float> ReadDense(const std::string& transform, std::string_view t
   if (!sample.ok()) return sample.status();
   return sample->dense[0];
 }
+// The keys of these fields of the feature; *read: of them, where one is wrong.
+absl::StatusOr<std::vector<uint64_t>> KeysOfFields(const TableSchema& schema,
+                                                   const std::vector<std::string>& fields,
+                                                   size_t* read) {
+  HOTROW_ASSIGN_OR_RETURN(const RowParser parser,
+                          RowParser::Create(schema, std::vector<std::string>{"y", "x"}));
+  std::vector<uint64_t> keys;
+  HOTROW_RETURN_IF_ERROR(parser.ParseKeys(0, fields, &keys, read));
+  return keys;
+}
+
 absl::StatusOr<std::vector<uint64_t>> ReadKeys(const std::string& fields, std::string_view text) {
-  auto sample = ReadField(absl::StrCat(R"("role": "categorical", )", fields), text);
-  if (!sample.ok()) return sample.status();
+  const std::string feature = absl::StrCat(R"("role": "categorical", )", fields);
+  auto sample = ReadField(feature, text);
+  // A field by itself has the same keys, or the same fault.
+  size_t read = 0;
+  const auto keys = KeysOfFields(SchemaOf(absl::StrCat(R"({"name": "x", )", feature, "}")),
+                                 {std::string(text)}, &read);
+  EXPECT_EQ(keys.ok(), sample.ok()) << text;
+  if (!sample.ok()) {
+    EXPECT_THAT(std::string(sample.status().message()),
+                HasSubstr(std::string(keys.status().message())));
+    return sample.status();
+  }
   HOTROW_CHECK(sample->lengths.size() == 1 && sample->lengths[0] == sample->values.size());
+  EXPECT_EQ(*keys, sample->values);
   return sample->values;
 }
 
@@ -391,6 +414,24 @@ TEST(TableReaderTest, Bags) {
   for (int i = 0; i < 65'535; ++i) many += "a|";
   EXPECT_EQ(ReadKeys(bag, many)->size(), 65'535u);
   EXPECT_THAT(ReadKeys(bag, many + "a"), StatusIs(kInvalid, HasSubstr("at most 65535 values")));
+}
+
+TEST(TableReaderTest, FieldsOfASampleAreOneBag) {
+  TableSchema schema = SchemaOf(
+      R"({"name": "x", "role": "categorical", "separator": "|", "max_hotness": 3, "missing": 7})");
+  size_t read = 0;
+  const auto keys = [&](const std::vector<std::string>& fields) {
+    return KeysOfFields(schema, fields, &read);
+  };
+  EXPECT_THAT(*keys({"a|b", "", "c"}), ElementsAre(HashText("a"), HashText("b"), HashText("c")));
+  EXPECT_THAT(*keys({}), ElementsAre(7));
+  EXPECT_THAT(*keys({"", "|"}), ElementsAre(7));
+  EXPECT_THAT(keys({"a|b", "c|d"}), StatusIs(kInvalid, HasSubstr("at most 3 values")));
+  EXPECT_EQ(read, 1u);
+  EXPECT_THAT(keys({"a", std::string("b\0", 2)}), StatusIs(kInvalid, HasSubstr("value zero")));
+  EXPECT_THAT(*keys({" a"}), ElementsAre(HashText(" a")));
+  schema.trim = true;
+  EXPECT_THAT(*keys({" a"}), ElementsAre(HashText("a")));
 }
 
 TEST(TableReaderTest, LabelsAreMappedAndDropped) {
