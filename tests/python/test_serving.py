@@ -138,6 +138,23 @@ class ServingTest(unittest.TestCase):
             result = client.infer("dlrm", [lines])
             self.assertEqual(bits(result.as_numpy("logits")[:, 0]), bits(self.logits))
 
+            # Texts and numbers of 16 bits, which all prices have.
+            for binary in (True, False):
+                texts = [triton.InferInput("user", [LINES], "BYTES"),
+                         triton.InferInput("item", [LINES, 1], "BYTES"),
+                         triton.InferInput("dense", [LINES, 1], "FP16")]
+                for tensor, keys in zip(texts, (user, item.reshape(-1, 1))):
+                    tensor.set_data_from_numpy(keys.astype(str).astype(object),
+                                               binary_data=binary)
+                texts[2].set_data_from_numpy(price.astype(numpy.float16))
+                result = client.infer("dlrm", texts)
+                self.assertEqual(bits(result.as_numpy("logits")[:, 0]), bits(self.logits))
+            wrong = numpy.array(["7"] * 5 + ["seven"] + ["7"] * (LINES - 6), dtype=object)
+            texts[0].set_data_from_numpy(wrong)
+            with self.assertRaisesRegex(InferenceServerException,
+                                        r'"user", position \[5\].*"seven"'):
+                client.infer("dlrm", texts)
+
             # One user with all items.
             inputs[0] = triton.InferInput("user", [1], "INT64")
             inputs[0].set_data_from_numpy(user[:1])

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "models/data/table_schema.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tools/serve/infer_reply.h"
 #include "tools/serve/infer_request.h"
@@ -25,8 +26,17 @@ constexpr size_t kMessageBytesMax = 2000;
 constexpr char kNoJson = 0, kWholeJson = 1;  // first byte of an input; else how much is JSON
 
 const ModelSignature& Signature() {
-  static const auto* const signature =
-      new ModelSignature(*ModelSignature::Of({"user", "item", "t"}, 2, 2, true));
+  static const auto* const signature = [] {
+    const auto schema = ParseTableSchema(
+        R"json({"files": {"train": ["f"]}, "missing_values": ["-"], "columns": [
+            {"name": "y", "role": "label"},
+            {"name": "user", "role": "categorical", "key": "integer", "num_embeddings": 100},
+            {"name": "item", "role": "categorical", "key": "hex", "missing": 1},
+            {"name": "t", "role": "categorical", "separator": "|", "max_hotness": 3}]})json",
+        "schema");
+    HOTROW_CHECK(schema.ok());
+    return new ModelSignature(*ModelSignature::Of({"user", "item", "t"}, 2, 2, &*schema));
+  }();
   return *signature;
 }
 
@@ -115,6 +125,16 @@ std::vector<std::string> InferBodyCorpus() {
       R"({"name":"t","datatype":"INT64","shape":[1,0],"parameters":{"binary_data_size":0}},)"
       R"({"name":"dense","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}}],)"
       R"("outputs":[{"name":"logits"},{"name":"scores","parameters":{"binary_data":false}}]})";
+  const auto prefixed = [](const std::string& text) {
+    return std::string{static_cast<char>(text.size()), 0, 0, 0} + text;
+  };
+  std::string texts = "\x02";
+  texts +=
+      R"({"inputs":[)"
+      R"({"name":"user","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":6}},)"
+      R"({"name":"item","datatype":"BYTES","shape":[2,1],"parameters":{"binary_data_size":11}},)"
+      R"({"name":"t","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":11}},)"
+      R"({"name":"dense","datatype":"FP16","shape":[2,2],"parameters":{"binary_data_size":8}}]})";
   std::string lines = "\x02";
   lines += R"({"inputs":[{"name":"lines","datatype":"BYTES","shape":[2],)"
            R"("parameters":{"binary_data_size":13}}]})";
@@ -130,6 +150,11 @@ std::vector<std::string> InferBodyCorpus() {
             R"({"name":"dense","datatype":"FP32","shape":[2,1],"data":[1,2]}]})"),
       whole(
           R"({"inputs":[{"name":"lines","datatype":"BYTES","shape":[2],"data":["a,b","\u00fc"]}]})"),
+      whole(R"({"inputs":[{"name":"user","datatype":"BYTES","shape":[2],"data":["17","-"]},)"
+            R"({"name":"item","datatype":"BYTES","shape":[2,2],"data":[["a",""],["-","0x7F"]]},)"
+            R"({"name":"t","datatype":"BYTES","shape":[3],"data":["a|b","","c"]},)"
+            R"({"name":"t:lengths","datatype":"INT64","shape":[2],"data":[3,0]},)"
+            R"({"name":"dense","datatype":"FP16","shape":[2,2],"data":[0.1,-1e-7,65504,0]}]})"),
       whole(
           R"({"inputs":[{"name":"user","datatype":"INT64","shape":[9223372036854775807,0],"data":[]}]})"),
       whole(
@@ -137,6 +162,8 @@ std::vector<std::string> InferBodyCorpus() {
       whole("[[[[[[[[[[[[[[[[1e999"),
       whole("{\"inputs\":[],\"inputs\":[]}"),
       binary + "\n" + std::string("\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\x3f\0\0\x80\x3f", 20),
+      texts + "\n" + prefixed("17") + prefixed("7f") + prefixed("-") + prefixed("a|b") +
+          prefixed("") + std::string("\0\x3c\0\xbc\1\0\xff\x7b", 8),
       lines + "\n" + std::string("\3\0\0\0a,b\2\0\0\0xy", 13)};
 }
 

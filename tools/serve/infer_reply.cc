@@ -138,7 +138,7 @@ std::string ModelMetadataJson(const ModelVersion& model, const ModelSignature& s
                 {TensorJson(kScores, "FP32", {-1, signature.num_tasks}),
                  TensorJson(kLogits, "FP32", {-1, signature.num_tasks})}}};
   Json parameters = {{"tasks", labels}};
-  if (signature.takes_lines) {
+  if (signature.texts.has_value()) {
     parameters["lines_input"] = signature.lines_name;
     parameters["line_columns"] = line_columns;
   }

@@ -23,11 +23,10 @@ using Json = nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little);  // binary tensors are copied
 
-constexpr EnumWord<TensorType> kTensorTypeWords[] = {{"INT32", TensorType::kInt32},
-                                                     {"INT64", TensorType::kInt64},
-                                                     {"UINT64", TensorType::kUint64},
-                                                     {"FP32", TensorType::kFp32},
-                                                     {"BYTES", TensorType::kBytes}};
+constexpr EnumWord<TensorType> kTensorTypeWords[] = {
+    {"INT32", TensorType::kInt32}, {"INT64", TensorType::kInt64}, {"UINT64", TensorType::kUint64},
+    {"FP16", TensorType::kFp16},   {"FP32", TensorType::kFp32},   {"BYTES", TensorType::kBytes}};
+constexpr float kFp16Max = 65504;
 constexpr size_t kMessageBytesMax = 300;  // of JSON's own errors, which quote what they read last
 
 template <typename... Parts>
@@ -143,6 +142,25 @@ absl::StatusOr<int64_t> ElementsOf(const std::vector<int64_t>& shape, const std:
   return elements;
 }
 
+// --- Numbers of FP16: 11 bits, multiples of 2^-24
+
+float FromHalf(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const auto fraction = static_cast<float>(bits & 1023);
+  const float magnitude = exponent == 31  ? (fraction == 0 ? HUGE_VALF : NAN)
+                          : exponent == 0 ? std::ldexp(fraction, -24)
+                                          : std::ldexp(fraction + 1024, exponent - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+// Ties to even. Above kFp16Max where FP16 has none.
+float NearestHalf(double number) {
+  int exponent = 0;
+  std::frexp(number, &exponent);
+  const int step = std::max(exponent - 11, -24);
+  return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(number, -step)), step));
+}
+
 // --- Elements from JSON
 
 class JsonElements {
@@ -201,10 +219,15 @@ class JsonElements {
         return Integer<int64_t>(value);
       case TensorType::kUint64:
         return Integer<uint64_t>(value);
+      case TensorType::kFp16:
       case TensorType::kFp32: {
         if (!value.is_number()) return Refused(value, "a number");
-        const auto number = static_cast<float>(value.get<double>());
-        if (!std::isfinite(number)) return Refused(value, "a number within the range of FP32");
+        const bool half = tensor_.type == TensorType::kFp16;
+        const auto number =
+            half ? NearestHalf(value.get<double>()) : static_cast<float>(value.get<double>());
+        if (!std::isfinite(number) || (half && std::abs(number) > kFp16Max)) {
+          return Refused(value, "a number within the range of the type");
+        }
         tensor_.floats.push_back(number);
         return absl::OkStatus();
       }
@@ -263,37 +286,40 @@ void AppendIntegers(std::string_view bytes, std::vector<uint64_t>* out) {
 
 absl::Status ReadTexts(std::string_view bytes, int64_t elements, const std::string& text,
                        InputTensor* tensor) {
-  // Each has a length of 4 bytes at least, so a number of elements that lies takes no memory.
-  while (!bytes.empty()) {
-    const auto read = std::ssize(tensor->texts);
-    const std::string place = absl::StrCat(
-        text, ", position ",
-        PositionText(std::min(read, std::max<int64_t>(elements - 1, 0)), tensor->shape));
+  constexpr auto kLengthBytes = static_cast<int64_t>(sizeof(uint32_t));
+  if (elements > std::ssize(bytes) / kLengthBytes) {
+    return Wrong(text, ": ", bytes.size(), " binary bytes, expected ", elements,
+                 " texts, each with a length of 4 bytes, by the shape ", ShapeText(tensor->shape));
+  }
+  tensor->texts.reserve(static_cast<size_t>(elements));
+  const auto place = [&] {
+    return absl::StrCat(text, ", position ",
+                        PositionText(std::ssize(tensor->texts), tensor->shape));
+  };
+  while (std::ssize(tensor->texts) < elements) {
     uint32_t length = 0;
-    if (read == elements) {
-      return Wrong(text, ": bytes behind the last of ", elements, " texts");
-    }
     if (bytes.size() < sizeof(length)) {
-      return Wrong(place, ": ", bytes.size(), " bytes left, expected a length of 4 bytes");
+      return Wrong(place(), ": ", bytes.size(), " bytes left, expected a length of 4 bytes");
     }
     std::memcpy(&length, bytes.data(), sizeof(length));
     bytes.remove_prefix(sizeof(length));
     if (length > bytes.size()) {
-      return Wrong(place, ": a text of ", length, " bytes, but ", bytes.size(), " are left");
+      return Wrong(place(), ": a text of ", length, " bytes, but ", bytes.size(), " are left");
     }
     tensor->texts.emplace_back(bytes.substr(0, length));
     bytes.remove_prefix(length);
   }
-  if (std::ssize(tensor->texts) == elements) return absl::OkStatus();
-  return Wrong(text, ": ", tensor->texts.size(), " texts, expected ", elements, " by the shape ",
-               ShapeText(tensor->shape));
+  if (bytes.empty()) return absl::OkStatus();
+  return Wrong(text, ": ", bytes.size(), " bytes behind the last of ", elements, " texts");
 }
 
 absl::Status ReadBinary(std::string_view bytes, int64_t elements, const std::string& text,
                         InputTensor* tensor) {
   if (tensor->type == TensorType::kBytes) return ReadTexts(bytes, elements, text, tensor);
   const int64_t element_bytes =
-      tensor->type == TensorType::kInt32 || tensor->type == TensorType::kFp32 ? 4 : 8;
+      tensor->type == TensorType::kFp16                                         ? 2
+      : tensor->type == TensorType::kInt32 || tensor->type == TensorType::kFp32 ? 4
+                                                                                : 8;
   // Divided, since the product might overflow.
   if (std::ssize(bytes) % element_bytes != 0 || std::ssize(bytes) / element_bytes != elements) {
     return Wrong(text, ": ", bytes.size(), " binary bytes, expected ", elements, " elements of ",
@@ -309,12 +335,21 @@ absl::Status ReadBinary(std::string_view bytes, int64_t elements, const std::str
       break;
     default: {
       tensor->floats.resize(static_cast<size_t>(elements));
-      if (!bytes.empty()) std::memcpy(tensor->floats.data(), bytes.data(), bytes.size());
+      if (tensor->type == TensorType::kFp16) {
+        for (size_t i = 0; i < tensor->floats.size(); ++i) {
+          uint16_t half = 0;
+          std::memcpy(&half, bytes.data() + i * sizeof(half), sizeof(half));
+          tensor->floats[i] = FromHalf(half);
+        }
+      } else if (!bytes.empty()) {
+        std::memcpy(tensor->floats.data(), bytes.data(), bytes.size());
+      }
       for (int64_t i = 0; i < elements; ++i) {
         const float value = tensor->floats[static_cast<size_t>(i)];
         if (std::isfinite(value)) continue;
         return Wrong(text, ", position ", PositionText(i, tensor->shape), ": ", value,
-                     ", expected a finite number (FP32)");
+                     ", expected a finite number (", std::string(TensorTypeName(tensor->type)),
+                     ")");
       }
     }
   }
@@ -334,10 +369,10 @@ absl::Status ReadInput(const Json& json, int64_t position, std::string_view* bin
       std::find_if(std::begin(kTensorTypeWords), std::end(kTensorTypeWords),
                    [&](const EnumWord<TensorType>& w) { return w.name == datatype; });
   if (word == std::end(kTensorTypeWords)) {
-    const bool is_float = datatype == "FP16" || datatype == "BF16" || datatype == "FP64";
+    const bool is_float = datatype == "BF16" || datatype == "FP64";
     const bool is_integer = datatype.starts_with("UINT") || datatype.starts_with("INT");
     return Wrong(text, ": datatype ", QuoteForMessage(datatype),
-                 ", expected INT32, INT64, UINT64, FP32 or BYTES",
+                 ", expected INT32, INT64, UINT64, FP16, FP32 or BYTES",
                  is_float     ? "; send its numbers as FP32"
                  : is_integer ? "; send its numbers as INT64"
                               : "");

@@ -15,7 +15,7 @@
 namespace hotrow {
 
 // The datatypes that a scorer has use for.
-enum class TensorType { kInt32, kInt64, kUint64, kFp32, kBytes };
+enum class TensorType { kInt32, kInt64, kUint64, kFp16, kFp32, kBytes };
 std::string_view TensorTypeName(TensorType type);  // "INT32"
 
 // A tensor that came with a request: row-major elements, in the one array that fits its type.
@@ -24,7 +24,7 @@ struct InputTensor {
   TensorType type = TensorType::kInt64;
   std::vector<int64_t> shape;
   std::vector<uint64_t> integers;  // INT32, INT64, UINT64: the value as 64 bits, -1 as 2^64 - 1
-  std::vector<float> floats;       // FP32, all finite
+  std::vector<float> floats;       // FP16, FP32, all finite
   std::vector<std::string> texts;  // BYTES
 };
 
@@ -51,7 +51,7 @@ inline constexpr int64_t kInferIdBytesMax = 1024;
 // their lengths as 32 bits in front.
 //
 // JSON data may be flat or nested as the shape says. Memory: some 24 bytes for each byte of JSON
-// while this runs, then that of the elements.
+// while this runs, then that of the elements; texts have 8 bytes at most for each byte behind it.
 //
 // Errors: InvalidArgument, which names the tensor, the position and the value, or line and column.
 //         Members that the protocol does not know are refused, unknown parameters are passed over.

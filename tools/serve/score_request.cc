@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "models/data/table_schema_text.h"
 #include "models/json/quote.h"
 
 namespace hotrow {
@@ -52,7 +53,7 @@ class Tensors {
                                      std::min<std::ptrdiff_t>(std::ssize(signature.features), 20),
                                  ", "),
                    signature.features.size() > 20 ? ", ..." : "",
-                   signature.takes_lines ? absl::StrCat(", or ", signature.lines_name) : "");
+                   signature.texts.has_value() ? absl::StrCat(", or ", signature.lines_name) : "");
     }
     return absl::OkStatus();
   }
@@ -93,16 +94,18 @@ struct Feature {
   InputTensor* values = nullptr;
   InputTensor* lengths = nullptr;
   int64_t batch_size = 0;
-  int64_t hotness = 1;  // where there are no lengths
+  int64_t hotness = 1;            // where there are no lengths
+  std::vector<int64_t> of_texts;  // the lengths of bags that were texts, instead
 
   int64_t LengthOf(int64_t sample) const {
-    return lengths == nullptr
+    return !of_texts.empty() ? of_texts[static_cast<size_t>(sample)]
+           : lengths == nullptr
                ? hotness
                : static_cast<int64_t>(lengths->integers[static_cast<size_t>(sample)]);
   }
 };
 
-absl::StatusOr<Feature> TakeFeature(const std::string& name, Tensors* tensors,
+absl::StatusOr<Feature> TakeFeature(const std::string& name, bool takes_texts, Tensors* tensors,
                                     int64_t samples_max) {
   Feature out = {.values = tensors->Take(name), .lengths = tensors->Take(name + kLengths)};
   if (out.values == nullptr) {
@@ -111,8 +114,11 @@ absl::StatusOr<Feature> TakeFeature(const std::string& name, Tensors* tensors,
                                         : ", and only its lengths are there");
   }
   const std::vector<int64_t>& shape = out.values->shape;
-  HOTROW_RETURN_IF_ERROR(
-      CheckType(*out.values, IsInteger(out.values->type), "INT64, UINT64 or INT32"));
+  const bool texts = out.values->type == TensorType::kBytes && takes_texts;
+  HOTROW_RETURN_IF_ERROR(CheckType(
+      *out.values, IsInteger(out.values->type) || texts,
+      takes_texts ? "INT64, UINT64, INT32 or BYTES"
+                  : "INT64, UINT64 or INT32; the model has no schema, which makes keys of texts"));
   HOTROW_RETURN_IF_ERROR(CheckNarrowKeys(*out.values));
   if (out.lengths == nullptr) {
     if (shape.size() > 2) {
@@ -157,6 +163,29 @@ absl::StatusOr<Feature> TakeFeature(const std::string& name, Tensors* tensors,
   return out;
 }
 
+// Puts keys in the place of the texts of the signature's f-th feature.
+absl::Status ReadTexts(const RowParser& parser, size_t f, Feature* feature) {
+  InputTensor& tensor = *feature->values;
+  std::span<const std::string> rest(tensor.texts);
+  std::vector<int64_t> lengths;
+  for (int64_t sample = 0; sample < feature->batch_size; ++sample) {
+    const auto fields = rest.first(static_cast<size_t>(feature->LengthOf(sample)));
+    const size_t begin = tensor.integers.size();
+    size_t read = 0;
+    const absl::Status status =
+        parser.ParseKeys(static_cast<int32_t>(f), fields, &tensor.integers, &read);
+    if (!status.ok()) {
+      const auto position = static_cast<int64_t>(tensor.texts.size() - rest.size() + read);
+      return Wrong("tensor ", QuoteForMessage(tensor.name), ", position ",
+                   PositionText(position, tensor.shape), ": ", std::string(status.message()));
+    }
+    lengths.push_back(static_cast<int64_t>(tensor.integers.size() - begin));
+    rest = rest.subspan(fields.size());
+  }
+  feature->of_texts = std::move(lengths);
+  return absl::OkStatus();
+}
+
 void AppendBags(const Feature& feature, KeyBags* bags) {
   bags->keys.insert(bags->keys.end(), feature.values->integers.begin(),
                     feature.values->integers.end());
@@ -169,7 +198,7 @@ void AppendBags(const Feature& feature, KeyBags* bags) {
 
 absl::StatusOr<ScoreRequest> LinesRequest(InputTensor* lines, const ModelSignature& signature,
                                           int64_t samples_max) {
-  if (!signature.takes_lines) {
+  if (!signature.texts.has_value()) {
     return Wrong("tensor ", QuoteForMessage(lines->name),
                  ": the model has no schema of lines; give its features as keys");
   }
@@ -192,7 +221,8 @@ struct Dense {
 };
 
 absl::Status CheckDenseShape(const InputTensor& tensor, int64_t columns) {
-  HOTROW_RETURN_IF_ERROR(CheckType(tensor, tensor.type == TensorType::kFp32, "FP32"));
+  const bool floats = tensor.type == TensorType::kFp32 || tensor.type == TensorType::kFp16;
+  HOTROW_RETURN_IF_ERROR(CheckType(tensor, floats, "FP32 or FP16"));
   if (tensor.shape.size() == 2 && tensor.shape[1] == columns) return absl::OkStatus();
   return Wrong("tensor ", QuoteForMessage(tensor.name), ": shape ", ShapeText(tensor.shape),
                ", expected [samples, ", columns, "]");
@@ -236,25 +266,43 @@ absl::StatusOr<Dense> TakeDense(const ModelSignature& signature, Tensors* tensor
     HOTROW_RETURN_IF_ERROR(CheckSamples(*out.all, out.all->shape[0], samples_max));
   } else if (left > 0) {
     return Wrong("tensor ", QuoteForMessage(signature.dense_name),
-                 ": it is missing; expected FP32 of shape [samples, ", left, "]");
+                 ": it is missing; expected FP32 or FP16 of shape [samples, ", left, "]");
   }
   return out;
 }
 
 }  // namespace
 
+absl::StatusOr<TextKeys> TextKeys::Of(const TableSchema& schema) {
+  TableSchema rules = schema;
+  // What texts of features do not depend on, such as the name of a day's data.
+  rules.name.clear();
+  rules.labels.clear();
+  rules.dense.clear();
+  rules.time.reset();
+  TextKeys out;
+  out.rules_ = TableSchemaText(rules);
+  out.schema_ = std::make_shared<const TableSchema>(std::move(rules));
+  // Without the vocabulary: the model that scores makes unknown keys of those that it does not
+  // have.
+  HOTROW_ASSIGN_OR_RETURN(RowParser parser,
+                          RowParser::Create(*out.schema_, UnlabelledColumns(schema)));
+  out.parser_ = std::make_shared<const RowParser>(std::move(parser));
+  return out;
+}
+
 absl::StatusOr<ModelSignature> ModelSignature::Of(const Scorer& scorer) {
-  return Of(scorer.feature_names(), scorer.num_dense(), scorer.num_tasks(),
-            scorer.schema() != nullptr);
+  return Of(scorer.feature_names(), scorer.num_dense(), scorer.num_tasks(), scorer.schema());
 }
 
 absl::StatusOr<ModelSignature> ModelSignature::Of(std::vector<std::string> features,
                                                   int32_t num_dense, int32_t num_tasks,
-                                                  bool takes_lines) {
-  ModelSignature out = {.features = std::move(features),
-                        .num_dense = num_dense,
-                        .num_tasks = num_tasks,
-                        .takes_lines = takes_lines};
+                                                  const TableSchema* schema) {
+  ModelSignature out = {
+      .features = std::move(features), .num_dense = num_dense, .num_tasks = num_tasks};
+  if (schema != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(out.texts, TextKeys::Of(*schema));
+  }
   const auto is_feature = [&](const std::string& name) {
     return std::find(out.features.begin(), out.features.end(), name) != out.features.end();
   };
@@ -287,8 +335,12 @@ absl::StatusOr<ScoreRequest> MakeScoreRequest(InferRequest* request,
 
   std::vector<Feature> features;
   for (const std::string& name : signature.features) {
-    HOTROW_ASSIGN_OR_RETURN(Feature feature, TakeFeature(name, &tensors, samples_max));
-    features.push_back(feature);
+    HOTROW_ASSIGN_OR_RETURN(Feature feature,
+                            TakeFeature(name, signature.texts.has_value(), &tensors, samples_max));
+    if (feature.values->type == TensorType::kBytes) {
+      HOTROW_RETURN_IF_ERROR(ReadTexts(signature.texts->parser(), features.size(), &feature));
+    }
+    features.push_back(std::move(feature));
   }
   HOTROW_ASSIGN_OR_RETURN(const Dense dense, TakeDense(signature, &tensors, samples_max));
   HOTROW_RETURN_IF_ERROR(tensors.CheckAllTaken(request->inputs, signature));
@@ -410,7 +462,7 @@ void ScoreJobs(const Scorer& scorer, const ModelSignature& signature,
   int64_t samples = 0;
   for (ScoreJob* const job : jobs) {
     job->step = scorer.step();
-    if (*job->signature != signature) {
+    if (job->signature.get() != &signature && *job->signature != signature) {
       job->status = absl::AbortedError(
           "the model was replaced by one with other inputs while the request waited; ask for its "
           "metadata and send the request anew");

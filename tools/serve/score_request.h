@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/data/row_parser.h"
+#include "models/data/table_schema.h"
 #include "models/serving/scorer.h"
 #include "tools/serve/infer_request.h"
 
@@ -17,22 +20,37 @@
 
 namespace hotrow {
 
+// How texts of a model's features become keys: as the fields of its lines do. Two are equal where
+// each text has the same keys.
+class TextKeys {
+ public:
+  static absl::StatusOr<TextKeys> Of(const TableSchema& schema);
+  const RowParser& parser() const { return *parser_; }
+  bool operator==(const TextKeys& other) const { return rules_ == other.rules_; }
+
+ private:
+  std::string rules_;  // the text of schema_
+  // Shared by the copies: the parser points to the schema.
+  std::shared_ptr<const TableSchema> schema_;
+  std::shared_ptr<const RowParser> parser_;
+};
+
 // What of a model a request must fit. Two versions of a model that clients cannot tell apart are
 // equal.
 struct ModelSignature {
   std::vector<std::string> features;  // in the Scorer's order
   int32_t num_dense = 0;              // I
   int32_t num_tasks = 1;              // T
-  bool takes_lines = false;
+  std::optional<TextKeys> texts;      // none: the model takes neither texts nor lines
   // "dense" and "lines", or ":dense" and ":lines" where a feature has that name.
   std::string dense_name = "dense";
   std::string lines_name = "lines";
 
   // Errors: FailedPrecondition, for names of features that requests could not tell apart.
   static absl::StatusOr<ModelSignature> Of(const Scorer& scorer);
-  // The same of parts, for tests.
+  // The same of parts, for tests. schema: of these features; null: there is none.
   static absl::StatusOr<ModelSignature> Of(std::vector<std::string> features, int32_t num_dense,
-                                           int32_t num_tasks, bool takes_lines);
+                                           int32_t num_tasks, const TableSchema* schema);
   bool operator==(const ModelSignature&) const = default;
 };
 

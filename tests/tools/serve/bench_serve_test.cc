@@ -28,7 +28,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ModelSignature Signature() { return *ModelSignature::Of({"a", "b", "c"}, 2, 1, true); }
+ModelSignature Signature() {
+  const TableSchema of_lines;  // which nobody parses here
+  return *ModelSignature::Of({"a", "b", "c"}, 2, 1, &of_lines);
+}
 std::string Metadata() { return ModelMetadataJson({.name = "m"}, Signature(), {}, {}); }
 
 absl::StatusOr<ScoreRequest> Read(const BenchBody& body) {

@@ -1,5 +1,6 @@
 #include "tools/serve/infer_request.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/models/scored_models.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -126,7 +128,61 @@ TEST(InferRequestTest, TextsThatLieAboutTheirLengthAreNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("position [1]"), HasSubstr("4294967295 bytes"))));
   EXPECT_THAT(Parse(json + std::string("\5\0\0\0abcde", 9), std::ssize(json)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 texts, expected 2")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("position [1]"), HasSubstr("0 bytes left"))));
+  EXPECT_THAT(Parse(json + std::string("\0\0\0\0\0\0\0\0x", 9), std::ssize(json)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 bytes behind the last")));
+  // More of them than there are lengths: refused before there is room for them.
+  const std::string many = One(
+      R"("shape":[1152921504606846976],"datatype":"BYTES","parameters":{"binary_data_size":9})");
+  EXPECT_THAT(Parse(many + std::string(9, '\0'), std::ssize(many)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("tensor \"x\""), HasSubstr("9 binary bytes"),
+                             HasSubstr("1152921504606846976 texts"))));
+}
+
+// Every finite number of 16 bits, as its exponent and its fraction say, and none that is not
+// finite.
+TEST(InferRequestTest, HalvesAreTheirNumbers) {
+  std::string halves;
+  std::vector<float> numbers;
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    const int exponent = (bits >> 10) & 31;
+    if (exponent == 31) continue;
+    halves += static_cast<char>(bits & 255);
+    halves += static_cast<char>(bits >> 8);
+    const double fraction = (bits & 1023) / 1024.0 + (exponent > 0 ? 1 : 0);
+    const double number = fraction * std::exp2(std::max(exponent, 1) - 15);
+    numbers.push_back(static_cast<float>(bits < 1 << 15 ? number : -number));
+  }
+  const auto head = [](size_t bytes) {
+    return One(absl::StrCat("\"shape\":[", bytes / 2, "],\"datatype\":\"FP16\",",
+                            "\"parameters\":{\"binary_data_size\":", bytes, "}"));
+  };
+  const std::string json = head(halves.size());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const InferRequest request, Parse(json + halves, std::ssize(json)));
+  test::ExpectSameBits(request.inputs[0].floats, numbers);
+
+  const std::string two = head(2);
+  for (const char* const bits : {"\x7c", "\xfc", "\x7e"}) {  // infinite, and no number
+    EXPECT_THAT(Parse(two + std::string(1, '\0') + bits, std::ssize(two)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("tensor \"x\", position [0]"), HasSubstr("FP16"))));
+  }
+  const std::string three =
+      One(R"("shape":[1],"datatype":"FP16","parameters":{"binary_data_size":3})");
+  EXPECT_THAT(Parse(three + "abc", std::ssize(three)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 elements of 2 bytes")));
+}
+
+// As numpy rounds them: to the nearest, ties to even, subnormals too.
+TEST(InferRequestTest, NumbersOfJsonBecomeTheNearestHalves) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const InferRequest request,
+      Parse(One(R"("datatype":"FP16","shape":[8],)"
+                R"("data":[0.1, 2049, 2051, -65519.9, 1e-9, 4e-8, 8.9407e-8, 0])")));
+  EXPECT_THAT(request.inputs[0].floats,
+              ElementsAre(0x1.998p-4f, 2048.f, 2052.f, -65504.f, 0.f, 0x1p-24f, 0x1p-23f, 0.f));
 }
 
 TEST(InferRequestTest, WhatIsWrongIsNamed) {
@@ -144,7 +200,7 @@ TEST(InferRequestTest, WhatIsWrongIsNamed) {
   ExpectRefused(R"({"parameters":{"timeout":1e99},"inputs":[]})", {"\"timeout\" is 1e+99"});
   ExpectRefused(R"({"inputs":[{}]})", {"inputs[0]: \"name\" is missing"});
   ExpectRefused(One(R"("shape":[1],"data":[1])"), {"tensor \"x\": \"datatype\" is missing"});
-  ExpectRefused(One(R"("datatype":"FP16","shape":[1],"data":[1])"), {"\"FP16\"", "INT64"});
+  ExpectRefused(One(R"("datatype":"BF16","shape":[1],"data":[1])"), {"\"BF16\"", "INT64"});
   ExpectRefused(One(R"("datatype":"INT64","data":[1])"), {"tensor \"x\": \"shape\" is missing"});
   ExpectRefused(One(R"("datatype":"INT64","shape":[],"data":[1])"), {"\"shape\""});
   ExpectRefused(One(R"("datatype":"INT64","shape":[1,1,1,1,1,1,1,1,1],"data":[1])"), {"1 to 8"});
@@ -177,12 +233,14 @@ TEST(InferRequestTest, ElementsThatDoNotFitAreNamedWithTheirPosition) {
   ExpectRefused(of("INT64", "1.0"), {place + "1.0"});
   ExpectRefused(of("INT64", "null"), {place + "null"});
   ExpectRefused(of("INT64", "[1]"), {place + "an array of 1"});
-  ExpectRefused(of("FP16", "1"), {"FP16", "send its numbers as FP32"});
+  ExpectRefused(of("FP64", "1"), {"FP64", "send its numbers as FP32"});
   ExpectRefused(of("UINT32", "1"), {"UINT32", "send its numbers as INT64"});
   ExpectRefused(of("INT32", "2147483648"), {place + "2147483648", "INT32"});
   ExpectRefused(of("INT32", "-2147483649"), {place + "-2147483649"});
   ExpectRefused(of("UINT64", "-1"), {place + "-1", "UINT64"});
   ExpectRefused(of("FP32", "1e39"), {place + "1e+39", "FP32"});
+  ExpectRefused(of("FP16", "65520"), {place + "65520", "FP16"});
+  ExpectRefused(of("FP16", "-1e300"), {place + "-1e+300", "FP16"});
   ExpectRefused(of("FP32", "\"1\""), {place + "\"1\""});
   ExpectRefused(of("FP32", "true"), {place + "true"});
   ExpectRefused(of("FP32", "NaN"), {"JSON"});

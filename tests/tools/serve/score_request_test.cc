@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/data/table_schema.h"
 #include "tests/models/scored_models.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -25,7 +26,18 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kSamplesMax = 1000;
 
-ModelSignature Signature() { return *ModelSignature::Of({"a", "b"}, 2, 1, true); }
+TableSchema Schema() {
+  return *ParseTableSchema(R"json({"files": {"train": ["f"]}, "columns": [
+      {"name": "y", "role": "label"}, {"name": "a", "role": "categorical", "key": "integer"},
+      {"name": "b", "role": "categorical", "key": "hash", "separator": "|", "max_hotness": 4,
+       "missing": 7}]})json",
+                           "schema");
+}
+
+ModelSignature Signature() {
+  const TableSchema schema = Schema();
+  return *ModelSignature::Of({"a", "b"}, 2, 1, &schema);
+}
 
 absl::StatusOr<ScoreRequest> Make(const std::string& inputs,
                                   const ModelSignature& signature = Signature()) {
@@ -110,6 +122,47 @@ TEST(ScoreRequestTest, LinesAreTakenAsTheyAre) {
   EXPECT_THAT(request.lines, ElementsAre("a,b", ""));
 }
 
+TEST(ScoreRequestTest, TextsBecomeTheKeysOfFields) {
+  const std::string a = Tensor("a", "BYTES", "[2,1]", R"(["7","-1"])");
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const ScoreRequest request,
+      Make(Join({a, Tensor("b", "BYTES", "[2]", R"(["x|y",""])"), kDense})));
+  EXPECT_THAT(request.bags.keys, ElementsAre(7u, ~uint64_t{0}, HashText("x"), HashText("y"), 7u));
+  EXPECT_THAT(request.bags.offsets, ElementsAre(0, 1, 2, 4, 5));
+
+  // Texts of one sample are one bag, which a missing value leaves as it is.
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const ScoreRequest more,
+      Make(Join({kA, Tensor("b", "BYTES", "[2,2]", R"(["x","y|z","","w"])"), kDense})));
+  EXPECT_THAT(more.bags.keys,
+              ElementsAre(7u, 8u, HashText("x"), HashText("y"), HashText("z"), HashText("w")));
+  EXPECT_THAT(more.bags.offsets, ElementsAre(0, 1, 2, 5, 6));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const ScoreRequest jagged,
+      Make(Join({kA, Tensor("b", "BYTES", "[3]", R"(["x","y","z"])"), kBLengths, kDense})));
+  EXPECT_THAT(jagged.bags.offsets, ElementsAre(0, 1, 2, 5, 6));
+
+  // A user's beside those of candidates.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScoreRequest user,
+                              Make(Join({kA, Tensor("b", "BYTES", "[1]", R"(["x|y"])"),
+                                         Tensor("dense", "FP16", "[2,2]", "[0.5,1,2,65504]")})));
+  EXPECT_EQ(user.kind, ScoreKind::kCandidates);
+  EXPECT_THAT(user.user_bags.keys, ElementsAre(HashText("x"), HashText("y")));
+  EXPECT_THAT(user.bags.keys, ElementsAre(7u, 8u));
+  EXPECT_THAT(user.dense, ElementsAre(0.5f, 1, 2, 65504));
+}
+
+TEST(ScoreRequestTest, SignaturesDifferWhereTextsHaveOtherKeys) {
+  const TableSchema schema = Schema();
+  TableSchema renamed = schema;
+  renamed.name = "data of another day";
+  TableSchema other = schema;
+  other.categorical[1].modulo = 10;
+  EXPECT_EQ(*ModelSignature::Of({"a", "b"}, 2, 1, &renamed), Signature());
+  EXPECT_NE(*ModelSignature::Of({"a", "b"}, 2, 1, &other), Signature());
+  EXPECT_NE(*ModelSignature::Of({"a", "b"}, 2, 1, nullptr), Signature());
+}
+
 TEST(ScoreRequestTest, WhatDoesNotFitTheModelIsNamed) {
   const auto expect = [](const std::vector<std::string>& tensors, const std::string& words) {
     EXPECT_THAT(Make(Join(tensors)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words)))
@@ -121,7 +174,13 @@ TEST(ScoreRequestTest, WhatDoesNotFitTheModelIsNamed) {
   expect({kA, kB, kBLengths, kDense, Tensor("c", "INT64", "[2]", "[1,2]")},
          "tensor \"c\": the model has no such input; it has dense, a, b, or lines");
   expect({Tensor("a", "FP32", "[2]", "[1,2]"), kB, kBLengths, kDense}, "datatype FP32");
-  expect({Tensor("a", "BYTES", "[1]", "[\"1\"]"), kB, kBLengths, kDense}, "datatype BYTES");
+  expect({Tensor("a", "BYTES", "[2]", R"(["7","x"])"), kB, kBLengths, kDense},
+         "tensor \"a\", position [1]: column 1 (a): found \"x\"");
+  expect({kA, Tensor("b", "BYTES", "[2,2]", R"(["","a|b","c|d","e|f|g"])"), kDense},
+         "tensor \"b\", position [1,1]: column 2 (b): found \"e|f|g\", expected at most 4");
+  expect({kA, Tensor("b:lengths", "BYTES", "[2]", R"(["3","0"])"), kB, kDense}, "datatype BYTES");
+  expect({kA, kB, kBLengths, Tensor("dense", "BYTES", "[2,2]", R"(["1","1","1","1"])")},
+         "expected FP32 or FP16");
   expect({Tensor("a", "INT64", "[2,1,1]", "[1,2]"), kB, kBLengths, kDense}, "[2,1,1]");
   expect({kA, Tensor("b", "INT64", "[3,1]", "[1,2,3]"), kBLengths, kDense}, "expected [keys]");
   expect({kA, kB, Tensor("b:lengths", "INT64", "[2,1]", "[3,0]"), kDense}, "expected [samples]");
@@ -150,29 +209,34 @@ TEST(ScoreRequestTest, WhatDoesNotFitTheModelIsNamed) {
   // Not the keys of its value, nor of its 32 bits.
   expect({kA, Tensor("b", "INT32", "[3]", "[1,-1,3]"), kBLengths, kDense},
          "tensor \"b\", position [1]: -1: keys of INT32 must not be negative");
-  EXPECT_THAT(
-      Make(Tensor("lines", "BYTES", "[1]", "[\"x\"]"), *ModelSignature::Of({"a"}, 0, 1, false)),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no schema of lines")));
+  const ModelSignature no_schema = *ModelSignature::Of({"a"}, 0, 1, nullptr);
+  EXPECT_THAT(Make(Tensor("lines", "BYTES", "[1]", "[\"x\"]"), no_schema),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no schema of lines")));
+  EXPECT_THAT(Make(Tensor("a", "BYTES", "[1]", "[\"1\"]"), no_schema),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("tensor \"a\": datatype BYTES, expected INT64, UINT64 or INT32")));
 }
 
 // Shapes that name many samples and hold no element.
 TEST(ScoreRequestTest, SamplesAreLimitedBeforeMemoryIsTaken) {
   for (const char* const shape : {"[1001,0]", "[9223372036854775807,0]"}) {
-    EXPECT_THAT(Make(Join({Tensor("a", "INT64", shape, "[]"), kB, kBLengths, kDense})),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 1000")));
+    for (const char* const type : {"INT64", "BYTES"}) {
+      EXPECT_THAT(Make(Join({Tensor("a", type, shape, "[]"), kB, kBLengths, kDense})),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 1000")));
+    }
   }
-  const ModelSignature no_dense = *ModelSignature::Of({"a", "b"}, 0, 1, true);
+  const ModelSignature no_dense = *ModelSignature::Of({"a", "b"}, 0, 1, nullptr);
   EXPECT_THAT(Make(Join({kA, kB, kBLengths, Tensor("dense", "FP32", "[9000,0]", "[]")}), no_dense),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 1000")));
 }
 
 TEST(ScoreRequestTest, NamesOfFeaturesMakeWay) {
-  const ModelSignature moved = *ModelSignature::Of({"dense", "lines"}, 1, 1, true);
+  const ModelSignature moved = *ModelSignature::Of({"dense", "lines"}, 1, 1, nullptr);
   EXPECT_EQ(moved.dense_name, ":dense");
   EXPECT_EQ(moved.lines_name, ":lines");
   for (const std::vector<std::string>& names :
        {std::vector<std::string>{"a", "a:lengths"}, {"dense:user"}, {"dense", ":dense"}}) {
-    EXPECT_THAT(ModelSignature::Of(names, 1, 1, true),
+    EXPECT_THAT(ModelSignature::Of(names, 1, 1, nullptr),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another name")));
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "base/exposition.h"
 #include "base/exposition_reader.h"
@@ -166,6 +167,51 @@ TEST(ServiceTest, ScoresHaveTheBitsOfTheScorer) {
   ASSERT_EQ(lines.status, 200) << lines.body;
   ExpectSameBits(Floats(Json::parse(lines.body)["outputs"][1]["data"]),
                  samples.LineLogits(*scorer));
+}
+
+// The categorical columns of lines as texts, in JSON and behind it.
+TEST(ServiceTest, TextsHaveTheBitsOfLines) {
+  const auto scorer = test::OpenServedModel();
+  const auto service = Serve({}, scorer);
+  const ServedSamples samples = ServedSamples::Draw(3, 40);
+  const std::vector<std::string> names = {"user", "item", "tags"};
+  std::vector<std::vector<std::string>> texts(3);
+  std::vector<float> dense;
+  for (const std::string& line : samples.lines) {  // price,age,user,item,tags
+    const std::vector<std::string> fields = absl::StrSplit(line, ',');
+    dense.push_back(static_cast<float>(std::log(std::stod(fields[0]) + 1)));  // log1p
+    dense.push_back(std::stof(fields[1]));
+    for (size_t f = 0; f < 3; ++f) texts[f].push_back(fields[2 + f]);
+  }
+  const std::vector<float> expected = samples.LineLogits(*scorer);
+  for (const bool binary : {false, true}) {
+    std::string tail;
+    Json inputs = Json::array({{{"name", "dense"},
+                                {"datatype", "FP32"},
+                                {"shape", {samples.batch_size, 2}},
+                                {"data", dense}}});
+    for (size_t f = 0; f < 3; ++f) {
+      Json input = {{"name", names[f]}, {"datatype", "BYTES"}, {"shape", {samples.batch_size}}};
+      const size_t before = tail.size();
+      for (const std::string& text : texts[f]) {
+        const auto length = static_cast<uint32_t>(text.size());
+        tail.append(reinterpret_cast<const char*>(&length), sizeof(length));
+        tail += text;
+      }
+      if (binary) {
+        input["parameters"]["binary_data_size"] = tail.size() - before;
+      } else {
+        input["data"] = texts[f];
+      }
+      inputs.push_back(input);
+    }
+    HttpRequest request = Request("POST", kInfer, Json{{"inputs", inputs}}.dump());
+    request.inference_header_length = absl::StrCat(request.body.size());
+    if (binary) request.body += tail;
+    const HttpReply reply = service->Handle(request);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    ExpectSameBits(Floats(Json::parse(reply.body)["outputs"][1]["data"]), expected);
+  }
 }
 
 TEST(ServiceTest, OutputsAreThoseThatWereAskedFor) {
