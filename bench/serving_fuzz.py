@@ -35,7 +35,8 @@ HEADERS = [b"Content-Length: -1", b"Content-Length: 18446744073709551616", b"Con
            b"X: " + b"y" * 9000, b"Content-Type: application/octet-stream", b": nothing", b"a b: c"]
 TARGETS = [b"/", b"*", b"/v2", b"/v2/", b"/v2/health/live", b"/v2/models/%2e%2e/infer", b"/metrics",
            b"/v2/models//infer", b"/v2/models/x/versions/9/infer", b"/%00", b"/" + b"a" * 9000,
-           b"http://elsewhere/v2", b"/v2/repository/index"]
+           b"http://elsewhere/v2", b"/v2/repository/index", b"/v2/repository/models/x/load",
+           b"/v2/models/stats"]
 METHODS = [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"PRI", b"", b"get", b"OPTIONS", b"CONNECT"]
 VALUES = ["-1", "1e999", "18446744073709551616", "NaN", "null", "[]", "{}", '"x"', "0.5", "true",
           "[[[[1]]]]", '"\\ud800"', "9" * 400, "1" + "0" * 300]

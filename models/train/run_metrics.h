@@ -31,6 +31,7 @@ class TimeBuckets {
 
   void Add(int64_t nanos);
   const std::array<int64_t, kBoundSeconds.size() + 1>& counts() const { return counts_; }
+  int64_t sum_ns() const { return sum_ns_; }
   double sum_seconds() const { return 1e-9 * static_cast<double>(sum_ns_); }
 
  private:

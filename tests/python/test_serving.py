@@ -108,11 +108,20 @@ class ServingTest(unittest.TestCase):
             self.assertTrue(client.is_server_live())
             self.assertTrue(client.is_server_ready())
             self.assertTrue(client.is_model_ready("dlrm"))
-            self.assertEqual(client.get_server_metadata()["name"], "hotrow")
+            server = client.get_server_metadata()
+            self.assertEqual(server["name"], "hotrow")
+            self.assertIn("statistics", server["extensions"])
+            before = client.get_inference_statistics("dlrm")["model_stats"][0]
             metadata = client.get_model_metadata("dlrm")
             self.assertEqual([tensor["name"] for tensor in metadata["inputs"]],
                              ["user", "item", "dense"])
-            self.assertEqual(client.get_model_repository_index()[0]["name"], "dlrm")
+            index = client.get_model_repository_index()
+            self.assertEqual([(model["name"], model["state"]) for model in index],
+                             [("dlrm", "READY")])
+            with self.assertRaisesRegex(InferenceServerException, "--follow_ms"):
+                client.load_model("dlrm")
+            with self.assertRaisesRegex(InferenceServerException, "--follow_ms"):
+                client.unload_model("other")
             self.assertEqual(client.get_model_config("dlrm")["max_batch_size"], 0)
 
             price, user, item = self.features()
@@ -168,6 +177,18 @@ class ServingTest(unittest.TestCase):
             for waiting in many:
                 self.assertEqual(bits(waiting.get_result().as_numpy("logits")[:, 0]),
                                  bits(self.logits))
+
+            after = client.get_inference_statistics()["model_stats"][0]
+            self.assertEqual((after["name"], after["version"]), ("dlrm", metadata["versions"][0]))
+            # Four with keys, two with texts, nine with lines, one with candidates; two were wrong.
+            self.assertEqual(after["inference_count"] - before["inference_count"], 16 * LINES)
+            self.assertEqual(after["execution_count"] - before["execution_count"], 16)
+            for part in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
+                numbers = after["inference_stats"][part]
+                self.assertEqual(numbers["count"] - before["inference_stats"][part]["count"], 16)
+                self.assertGreater(numbers["ns"], 0)
+            self.assertEqual(after["inference_stats"]["fail"]["count"] -
+                             before["inference_stats"]["fail"]["count"], 2)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/version.h"
 #include "models/json/quote.h"
 #include "models/serving/scorer.h"
@@ -113,11 +114,24 @@ std::string ErrorJson(std::string_view message) {
   return Text(Json{{"error", std::string(message)}});
 }
 
+std::string ServerJson(const ModelVersion& model, std::span<const char* const> endpoints) {
+  Json paths = Json::array();
+  for (const char* const endpoint : endpoints) {
+    paths.push_back(absl::StrReplaceAll(endpoint, {{"NAME", model.name}}));
+  }
+  return Text(Json{{"name", kPlatform},
+                   {"version", Version()},
+                   {"model", model.name},
+                   {"model_version", absl::StrCat(model.step)},
+                   {"endpoints", std::move(paths)}});
+}
+
 std::string ServerMetadataJson() {
   return Text(
       Json{{"name", kPlatform},
            {"version", Version()},
-           {"extensions", {"binary_tensor_data", "model_configuration", "model_repository"}}});
+           {"extensions",
+            {"binary_tensor_data", "model_configuration", "model_repository", "statistics"}}});
 }
 
 std::string ModelMetadataJson(const ModelVersion& model, const ModelSignature& signature,
@@ -154,6 +168,28 @@ std::string RepositoryIndexJson(const ModelVersion& model, bool ready) {
   return Text(Json::array({{{"name", model.name},
                             {"version", absl::StrCat(model.step)},
                             {"state", ready ? "READY" : "UNAVAILABLE"}}}));
+}
+
+std::string StatisticsJson(const ModelVersion& model, const InferStatistics& statistics) {
+  using Duration = InferStatistics::Duration;
+  const auto of = [](const Duration& d) { return Json{{"count", d.count}, {"ns", d.ns}}; };
+  // perf_analyzer reads the cache's numbers, too.
+  Json model_stats = {{"name", model.name},
+                      {"version", absl::StrCat(model.step)},
+                      {"last_inference", statistics.last_inference},
+                      {"inference_count", statistics.inference_count},
+                      {"execution_count", statistics.execution_count},
+                      {"inference_stats",
+                       {{"success", of(statistics.success)},
+                        {"fail", of(statistics.fail)},
+                        {"queue", of(statistics.queue)},
+                        {"compute_input", of(statistics.compute_input)},
+                        {"compute_infer", of(statistics.compute_infer)},
+                        {"compute_output", of(statistics.compute_output)},
+                        {"cache_hit", of(Duration())},
+                        {"cache_miss", of(Duration())}}},
+                      {"batch_stats", Json::array()}};
+  return Text(Json{{"model_stats", Json::array({std::move(model_stats)})}});
 }
 
 std::string ModelConfigJson(const ModelVersion& model, const ModelSignature& signature) {

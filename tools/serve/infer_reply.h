@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "tools/serve/infer_request.h"
 #include "tools/serve/score_request.h"
+#include "tools/serve/serve_metrics.h"
 
 // What the Open Inference Protocol v2 answers, as bytes.
 
@@ -41,6 +42,8 @@ absl::StatusOr<InferReply> MakeInferReply(const InferRequest& request, const Mod
 // {"error": message}; bytes that are not UTF-8 become U+FFFD.
 std::string ErrorJson(std::string_view message);
 
+// What this server is. endpoints: "GET /v2/models/NAME", with NAME for the model's.
+std::string ServerJson(const ModelVersion& model, std::span<const char* const> endpoints);
 std::string ServerMetadataJson();
 // line_columns: of lines, if the model takes them.
 std::string ModelMetadataJson(const ModelVersion& model, const ModelSignature& signature,
@@ -49,6 +52,8 @@ std::string ModelMetadataJson(const ModelVersion& model, const ModelSignature& s
 std::string ModelReadyJson(const ModelVersion& model, bool ready);
 // The models of this server: one. As the repository extension of Triton has it.
 std::string RepositoryIndexJson(const ModelVersion& model, bool ready);
+// As the statistics extension of Triton has it; no batch sizes apart, and no cache of replies.
+std::string StatisticsJson(const ModelVersion& model, const InferStatistics& statistics);
 // The configuration as that extension of Triton has it, which its tools ask for.
 std::string ModelConfigJson(const ModelVersion& model, const ModelSignature& signature);
 

@@ -1,6 +1,10 @@
 #include "tools/serve/serve_metrics.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "base/exposition.h"
+#include "base/trace.h"
 #include "models/train/report.h"
 
 namespace hotrow {
@@ -32,7 +36,18 @@ void ServeMetrics::CountScored(const RequestTimes& times, int64_t samples) {
   total_.Add(times.total_ns);
   queue_.Add(times.queue_ns);
   score_.Add(times.score_ns);
+  parse_ns_ += times.parse_ns;
+  reply_ns_ += times.reply_ns;
+  ++scored_requests_;
   scored_samples_ += samples;
+  last_begin_ns_ = std::max(last_begin_ns_, times.begin_ns);
+}
+
+void ServeMetrics::CountFailed(const RequestTimes& times) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++failed_.count;
+  failed_.ns += times.total_ns;
+  last_begin_ns_ = std::max(last_begin_ns_, times.begin_ns);
 }
 
 void ServeMetrics::CountBatch(int64_t requests, int64_t samples) {
@@ -45,6 +60,28 @@ void ServeMetrics::CountBatch(int64_t requests, int64_t samples) {
 void ServeMetrics::CountSlow() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++slow_;
+}
+
+InferStatistics ServeMetrics::Statistics() const {
+  using std::chrono::duration_cast;
+  using std::chrono::milliseconds;
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t now_ns = NowNanos();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto scored = [&](int64_t ns) { return InferStatistics::Duration{scored_requests_, ns}; };
+  InferStatistics out = {.inference_count = scored_samples_,
+                         .execution_count = batches_,
+                         .success = scored(total_.sum_ns()),
+                         .fail = failed_,
+                         .queue = scored(queue_.sum_ns()),
+                         .compute_input = scored(parse_ns_),
+                         .compute_infer = scored(score_.sum_ns()),
+                         .compute_output = scored(reply_ns_)};
+  if (last_begin_ns_ > 0) {
+    const std::chrono::nanoseconds ago(now_ns - last_begin_ns_);
+    out.last_inference = duration_cast<milliseconds>(since_1970 - ago).count();
+  }
+  return out;
 }
 
 std::string ServeMetrics::Text(const ServeState& state) const {

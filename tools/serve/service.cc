@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/exposition.h"
 #include "base/machine_limits.h"
 #include "base/own_status.h"
@@ -27,9 +28,19 @@ constexpr int64_t kNanosPerMicro = 1000;
 constexpr int64_t kNanosPerMilli = 1'000'000;
 constexpr int64_t kSamplesMax = int64_t{1} << 24;
 constexpr int64_t kMillisMax = int64_t{1} << 31;
-constexpr char kPaths[] =
-    "there are /v2, /v2/health/live, /v2/health/ready, /v2/models/NAME, /v2/models/NAME/ready, "
-    "/v2/models/NAME/config, /v2/models/NAME/infer, /v2/repository/index and /metrics";
+// NAME: the model's.
+constexpr const char* kEndpoints[] = {"GET /",
+                                      "GET /v2",
+                                      "GET /v2/health/live",
+                                      "GET /v2/health/ready",
+                                      "GET /v2/models/NAME",
+                                      "GET /v2/models/NAME/ready",
+                                      "GET /v2/models/NAME/config",
+                                      "GET /v2/models/NAME/stats",
+                                      "POST /v2/models/NAME/infer",
+                                      "GET /v2/models/stats",
+                                      "POST /v2/repository/index",
+                                      "GET /metrics"};
 constexpr char kRetrySeconds[] = "1";
 
 HttpReply JsonReply(int status, std::string body) {
@@ -63,6 +74,11 @@ int HttpStatusOf(const absl::Status& status) {
 
 HttpReply ErrorReply(const absl::Status& status) {
   return ErrorReply(HttpStatusOf(status), std::string(status.message()));
+}
+
+HttpReply NoPathReply(std::string_view path) {
+  return ErrorReply(404, absl::StrCat("no path ", QuoteForMessage(path), "; there are ",
+                                      absl::StrJoin(kEndpoints, ", ")));
 }
 
 HttpReply MethodReply(const char* allowed) {
@@ -158,11 +174,14 @@ absl::StatusOr<ScoringService::Model> ScoringService::CurrentModel() {
 HttpReply ScoringService::Handle(const HttpRequest& request) {
   Account account;
   HttpReply reply = Route(request, &account);
+  account.times.begin_ns = request.begin_ns;
   account.times.read_ns = request.read_ns - request.begin_ns;
   account.times.total_ns = NowNanos() - request.begin_ns;
   metrics_.CountReply(reply.status);
-  if (reply.status == 200 && account.samples >= 0) {
+  if (account.infers && reply.status == 200) {
     metrics_.CountScored(account.times, account.samples);
+  } else if (account.infers) {
+    metrics_.CountFailed(account.times);
   }
   LogIfSlow(request, reply.status, account);
   return reply;
@@ -170,12 +189,16 @@ HttpReply ScoringService::Handle(const HttpRequest& request) {
 
 HttpReply ScoringService::Route(const HttpRequest& request, Account* account) {
   std::string_view path = request.path;
-  if (!path.starts_with('/')) return ErrorReply(404, absl::StrCat("no such path; ", kPaths));
+  if (!path.starts_with('/')) return NoPathReply(path);
   path.remove_prefix(1);
   if (path.ends_with('/')) path.remove_suffix(1);
   if (path == "metrics") {
     if (!Reads(request)) return MethodReply("GET, HEAD");
     return {.content_type = kExpositionContentType, .body = MetricsText()};
+  }
+  if (request.path == "/") {
+    if (!Reads(request)) return MethodReply("GET, HEAD");
+    return JsonReply(200, ServerJson({.name = model_name_, .step = source_()->step()}, kEndpoints));
   }
   const bool is_v2 = TakePart(&path) == "v2";
   if (is_v2 && path.starts_with("models/")) {
@@ -188,10 +211,17 @@ HttpReply ScoringService::Route(const HttpRequest& request, Account* account) {
     return JsonReply(200,
                      RepositoryIndexJson({.name = model_name_, .step = scorer->step()}, ready_));
   }
-  const bool known = path.empty() || path == "health/live" || path == "health/ready";
-  if (!is_v2 || !known) {
-    return ErrorReply(404, absl::StrCat("no path ", QuoteForMessage(request.path), "; ", kPaths));
+  if (is_v2 && path.starts_with("repository/models/") &&
+      (path.ends_with("/load") || path.ends_with("/unload"))) {
+    if (request.method != "POST") return MethodReply("POST");
+    return ErrorReply(400, absl::StrCat("models are neither loaded nor unloaded by requests: this "
+                                        "server has one, ",
+                                        QuoteForMessage(model_name_),
+                                        ", and with --follow_ms takes the newer one that is put in "
+                                        "its place; run another hotrow serve for another model"));
   }
+  const bool known = path.empty() || path == "health/live" || path == "health/ready";
+  if (!is_v2 || !known) return NoPathReply(request.path);
   if (!Reads(request)) return MethodReply("GET, HEAD");
   if (path.empty()) return JsonReply(200, ServerMetadataJson());
   if (path == "health/live") return JsonReply(200, "{\"live\":true}");
@@ -201,7 +231,8 @@ HttpReply ScoringService::Route(const HttpRequest& request, Account* account) {
 
 HttpReply ScoringService::RouteModel(const HttpRequest& request, std::string_view rest,
                                      Account* account) {
-  const std::string_view name = TakePart(&rest);
+  const bool of_all = rest == "stats";  // which is this one
+  const std::string_view name = of_all ? std::string_view(model_name_) : TakePart(&rest);
   if (name != model_name_) {
     return ErrorReply(404, absl::StrCat("no model ", QuoteForMessage(name), "; there is ",
                                         QuoteForMessage(model_name_)));
@@ -221,14 +252,15 @@ HttpReply ScoringService::RouteModel(const HttpRequest& request, std::string_vie
     if (request.method != "POST") return MethodReply("POST");
     return Infer(request, *model, account);
   }
-  if (!rest.empty() && rest != "ready" && rest != "config") {
-    return ErrorReply(404, absl::StrCat("no path ", QuoteForMessage(request.path), "; ", kPaths));
+  if (!rest.empty() && rest != "ready" && rest != "config" && rest != "stats") {
+    return NoPathReply(request.path);
   }
   if (!Reads(request)) return MethodReply("GET, HEAD");
   if (rest == "ready") {
     const bool ready = ready_;
     return JsonReply(ready ? 200 : 503, ModelReadyJson(version, ready));
   }
+  if (rest == "stats") return JsonReply(200, StatisticsJson(version, metrics_.Statistics()));
   if (rest == "config") return JsonReply(200, ModelConfigJson(version, *model->signature));
   return JsonReply(200, ModelMetadataJson(version, *model->signature, model->scorer->labels(),
                                           model->scorer->line_columns()));
@@ -236,6 +268,7 @@ HttpReply ScoringService::RouteModel(const HttpRequest& request, std::string_vie
 
 HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, Account* account) {
   const int64_t begin_ns = NowNanos();
+  account->infers = true;
   std::optional<int64_t> json_bytes;
   if (request.inference_header_length.has_value()) {
     int64_t bytes = 0;
@@ -281,8 +314,10 @@ HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, 
   if (!status.ok()) return ErrorReply(status);
   account->batch_samples = job->batch_samples;
   if (!job->status.ok()) return ErrorReply(job->status);
+  const int64_t scored_ns = NowNanos();
   absl::StatusOr<InferReply> reply = MakeInferReply(infer, {.name = model_name_, .step = job->step},
                                                     model.signature->num_tasks, job->logits);
+  account->times.reply_ns = NowNanos() - scored_ns;
   if (!reply.ok()) return ErrorReply(reply.status());
   HttpReply out = JsonReply(200, std::move(reply->body));
   if (reply->json_bytes.has_value()) {
@@ -295,7 +330,6 @@ HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, 
 void ScoringService::RunBatch(std::span<ScoreJob* const> jobs) {
   int64_t samples = 0;
   for (ScoreJob* const job : jobs) samples += job->request.num_samples;
-  metrics_.CountBatch(std::ssize(jobs), samples);
   try {
     const absl::StatusOr<Model> model = CurrentModel();
     if (model.ok()) ScoreJobs(*model->scorer, *model->signature, jobs);
@@ -308,6 +342,8 @@ void ScoringService::RunBatch(std::span<ScoreJob* const> jobs) {
           absl::StrCat("no memory for a batch of ", samples, " samples; send fewer at once"));
     }
   }
+  const auto scored = [](const ScoreJob* job) { return job->status.ok(); };
+  if (std::ranges::any_of(jobs, scored)) metrics_.CountBatch(std::ssize(jobs), samples);
 }
 
 void ScoringService::LogIfSlow(const HttpRequest& request, int status, const Account& account) {

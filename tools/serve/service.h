@@ -70,7 +70,8 @@ class ScoringService {
   // What the log tells of a request.
   struct Account {
     RequestTimes times;
-    int64_t samples = -1;  // -1: it was none to be scored
+    bool infers = false;   // it was one to be scored
+    int64_t samples = -1;  // -1: not known
     int64_t batch_samples = 0;
   };
 

@@ -1,6 +1,8 @@
 #include "tools/serve/service.h"
 
 #include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -79,13 +81,20 @@ TEST(ServiceTest, TellsWhatItServes) {
   const auto service = Serve();
   const Json server = Get(service.get(), "/v2");
   EXPECT_EQ(server["name"], "hotrow");
-  EXPECT_THAT(server["extensions"].dump(), HasSubstr("binary_tensor_data"));
+  EXPECT_EQ(server["extensions"],
+            Json({"binary_tensor_data", "model_configuration", "model_repository", "statistics"}));
+  const Json root = Get(service.get(), "/");
+  EXPECT_EQ(root["name"], "hotrow");
+  EXPECT_EQ(root["version"], server["version"]);
+  EXPECT_EQ(root["model"], "dlrm");
+  EXPECT_THAT(root["endpoints"].dump(), HasSubstr("\"POST /v2/models/dlrm/infer\""));
   EXPECT_EQ(Get(service.get(), "/v2/health/live"), Json({{"live", true}}));
   EXPECT_EQ(Get(service.get(), "/v2/health/ready"), Json({{"ready", true}}));
   EXPECT_EQ(Get(service.get(), "/v2/models/dlrm/ready")["ready"], true);
   const Json model = Get(service.get(), "/v2/models/dlrm/");
   EXPECT_EQ(model["name"], "dlrm");
   const std::string version = model["versions"][0];
+  EXPECT_EQ(root["model_version"], version);
   EXPECT_EQ(Get(service.get(), "/v2/models/dlrm/versions/" + version), model);
   EXPECT_EQ(model["inputs"].dump(), R"([{"datatype":"INT64","name":"user","shape":[-1,-1]},)"
                                     R"({"datatype":"INT64","name":"item","shape":[-1,-1]},)"
@@ -100,6 +109,12 @@ TEST(ServiceTest, TellsWhatItServes) {
   const HttpReply index = service->Handle(Request("POST", "/v2/repository/index", "{}"));
   EXPECT_EQ(Json::parse(index.body),
             Json::array({{{"name", "dlrm"}, {"version", version}, {"state", "READY"}}}));
+  for (const char* const path :
+       {"/v2/repository/models/dlrm/load", "/v2/repository/models/other/unload"}) {
+    EXPECT_THAT(ErrorOf(service->Handle(Request("POST", path)), 400),
+                AllOf(HasSubstr("one, \"dlrm\""), HasSubstr("--follow_ms")));
+    ErrorOf(service->Handle(Request("GET", path)), 405);
+  }
 
   service->SetReady(false);
   EXPECT_EQ(Get(service.get(), "/v2/health/ready", 503), Json({{"ready", false}}));
@@ -112,8 +127,9 @@ TEST(ServiceTest, WhatIsNotThereIsNamed) {
   const auto ask = [&](const char* method, const char* path, int status) {
     return ErrorOf(service->Handle(Request(method, path)), status);
   };
-  for (const char* const path : {"", "/", "*", "/v1", "/v2x", "/v2/health", "/v2/models",
-                                 "/v2/models/", "/metrics/x", "/v2/health/live/x"}) {
+  for (const char* const path :
+       {"", "*", "/v1", "/v2x", "/v2/health", "/v2/models", "/v2/models/", "/metrics/x",
+        "/v2/health/live/x", "//", "/v2/repository", "/v2/repository/models/shop"}) {
     EXPECT_THAT(ask("GET", path, 404), HasSubstr("/v2/models/NAME/infer")) << path;
   }
   EXPECT_THAT(ask("GET", "/v2/models/dlrm", 404),
@@ -123,7 +139,10 @@ TEST(ServiceTest, WhatIsNotThereIsNamed) {
   EXPECT_THAT(ask("GET", "/v2/models/shop/versions/9999/ready", 404), HasSubstr("\"9999\""));
   EXPECT_THAT(ask("GET", "/v2/models/shop/generate", 404), HasSubstr("/infer"));
   EXPECT_THAT(ask("GET", "/v2/models/shop/infer", 405), HasSubstr("POST"));
-  EXPECT_THAT(ask("POST", "/v2/models/shop", 405), HasSubstr("GET, HEAD"));
+  EXPECT_THAT(ask("GET", "/v2/models/dlrm/stats", 404), HasSubstr("there is \"shop\""));
+  for (const char* const path : {"/", "/v2/models/shop", "/v2/models/stats"}) {
+    EXPECT_THAT(ask("POST", path, 405), HasSubstr("GET, HEAD"));
+  }
   EXPECT_THAT(ask("DELETE", "/metrics", 405), HasSubstr("GET"));
   EXPECT_THAT(ask("GET", "/\xff\x01\x1b[2J", 404), HasSubstr("\\x"));
 }
@@ -355,13 +374,67 @@ TEST(ServiceTest, MetricsAreAnExposition) {
   }
 }
 
-// Every metric stands in the page with its type and its help, and no other does.
-TEST(ServiceTest, ThePageHasEachMetric) {
+TEST(ServiceTest, StatisticsAreThoseOfTriton) {
+  const auto now = [] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
+  const auto service = Serve();
+  Json none = Get(service.get(), "/v2/models/stats")["model_stats"];
+  ASSERT_EQ(none.size(), 1u);
+  EXPECT_EQ(none[0]["last_inference"], 0);
+  EXPECT_EQ(none[0]["inference_stats"]["success"], Json({{"count", 0}, {"ns", 0}}));
+  const int64_t before = now();
+  for (int i = 0; i < 3; ++i) {
+    service->Handle(Request("POST", kInfer, ServedSamples::Draw(1, 5).Json()));
+  }
+  service->Handle(Request("POST", kInfer, "{"));
+  ServedSamples bad = ServedSamples::Draw(1, 3);
+  bad.bags[0][2] = {1000};
+  service->Handle(Request("POST", kInfer, bad.Json()));
+
+  const std::string version = Get(service.get(), "/v2/models/dlrm")["versions"][0];
+  const Json all = Get(service.get(), "/v2/models/dlrm/versions/" + version + "/stats");
+  EXPECT_EQ(all, Get(service.get(), "/v2/models/dlrm/stats"));
+  ASSERT_EQ(all["model_stats"].size(), 1u);
+  const Json& model = all["model_stats"][0];
+  EXPECT_EQ(model["name"], "dlrm");
+  EXPECT_EQ(model["version"], version);
+  EXPECT_EQ(model["inference_count"], 15);
+  EXPECT_EQ(model["execution_count"], 3);
+  EXPECT_EQ(model["batch_stats"], Json::array());
+  // A second, since the clock may be set meanwhile.
+  EXPECT_GE(model["last_inference"], before - 1000);
+  EXPECT_LE(model["last_inference"], now() + 1000);
+  const Json& stats = model["inference_stats"];
+  EXPECT_EQ(stats.size(), 8u);
+  int64_t parts_ns = 0;
+  for (const char* const part : {"queue", "compute_input", "compute_infer", "compute_output"}) {
+    EXPECT_EQ(stats[part]["count"], 3) << part;
+    EXPECT_GT(stats[part]["ns"], 0) << part;
+    parts_ns += stats[part]["ns"].get<int64_t>();
+  }
+  EXPECT_EQ(stats["success"]["count"], 3);
+  EXPECT_GE(stats["success"]["ns"], parts_ns);
+  EXPECT_EQ(stats["fail"]["count"], 2);
+  EXPECT_GT(stats["fail"]["ns"], 0);
+  for (const char* const cache : {"cache_hit", "cache_miss"}) {
+    EXPECT_EQ(stats[cache], Json({{"count", 0}, {"ns", 0}}));
+  }
+}
+
+// Every path stands in the page; so does every metric with its type and its help, and no other
+// does.
+TEST(ServiceTest, ThePageHasEachPathAndMetric) {
   const auto text =
       ReadFileToString(PosixEnv(), std::string(HOTROW_SOURCE_DIR) + "/docs/serving_http.md");
   HOTROW_ASSERT_OK(text);
-  const auto service = Serve();
-  service->Handle(Request("GET", "/v2"));
+  const auto service = Serve({.model_name = "NAME"});
+  const Json root = Get(service.get(), "/");
+  for (const Json& endpoint : root["endpoints"]) {
+    EXPECT_THAT(*text, HasSubstr(absl::StrCat("\n| `", endpoint.get<std::string>(), "` |")));
+  }
   HOTROW_ASSERT_OK_AND_ASSIGN(const MetricFamilies all,
                               ParseExposition(service->Handle(Request("GET", "/metrics")).body));
   std::set<std::string> names;
