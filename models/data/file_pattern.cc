@@ -91,6 +91,7 @@ absl::StatusOr<std::vector<std::string>> Matches(Env& env, const std::string& pa
                          "; make the folder readable, or give a pattern that passes it over"));
       }
       for (const std::string& name : *names) {
+        if (name.ends_with(kPartialSuffix)) continue;
         if (MatchesPattern(part, name)) next.push_back(Join(folder, name));
       }
     }

@@ -3,13 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/atomic_file.h"
 #include "base/status_macros.h"
+#include "models/data/file_pattern.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/store_paths_impl.h"
 
 namespace hotrow {
 namespace {
 
-constexpr char kPartialSuffix[] = ".hotrow-partial";
 constexpr char kLockName[] = "hotrow-partial.lock";  // no name of a store
 
 }  // namespace

@@ -486,6 +486,10 @@ TEST(FilePatternTest, FilesOfASchemaMayBePatterns) {
   EXPECT_THAT(*ExpandFilePattern(env, "/d/c/*.csv"), ElementsAre("/d/c/only.csv.gz"));
   EXPECT_THAT(*ExpandFilePattern(env, "/d/c/odd[1].txt"), ElementsAre("/d/c/odd[1].txt"));
   EXPECT_THAT(*ExpandFilePattern(env, "/d/none.csv"), ElementsAre("/d/none.csv"));
+  // A pack that is being written.
+  WriteFileOrDie(env, "/p/day1/pack.json", "{}");
+  WriteFileOrDie(env, "/p/day2.hotrow-partial/pack.json", "{}");
+  EXPECT_THAT(*ExpandFilePattern(env, "/p/day*"), ElementsAre("/p/day1"));
   EXPECT_THAT(ExpandFilePattern(env, "/d/*/z*.csv"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("/d/*/z*.csv: no file matches this pattern")));
