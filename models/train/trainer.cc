@@ -22,6 +22,7 @@
 #include "embedding/storage_fields.h"
 #include "models/data/time_parts.h"
 #include "models/data/windowed_source.h"
+#include "models/saving/rank_group_impl.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
@@ -342,7 +343,9 @@ absl::StatusOr<bool> Trainer::WaitForWindow() {
     HOTROW_RETURN_IF_ERROR(run_.checkpoints().Poll());
     HOTROW_RETURN_IF_ERROR(run_.ranks().AgreeOnStop());
     if (run_.ranks().stopped()) return false;
-    HOTROW_RETURN_IF_ERROR(windows_->Grow().status());
+    // A rank that finds more reads it, for longer than others wait for a call.
+    HOTROW_RETURN_IF_ERROR(
+        RankGroup(run_.ranks().channel()).Together([&] { return windows_->Grow().status(); }));
     HOTROW_RETURN_IF_ERROR(AgreeOnWindows());
     if (HasWindow()) return true;
     const bool mine =

@@ -467,6 +467,31 @@ TEST(TrainerWindowsTest, TwoRanksSeeTheSameWindowsAndGoOnInsideOne) {
   EXPECT_EQ(EndWithWindows(*report[0]), EndWithWindows(*whole[0]));
 }
 
+// Each rank looks for as long as it takes, while a thread answers the others: they wait for the
+// verdict of all, or hear of it from who had it first.
+TEST(TrainerWindowsTest, WhatOneRankFindsWhenItLooksForMoreIsSaidByAll) {
+  TrainerOptions options = Windows();
+  options.follow_seconds = 600;
+  const std::vector<absl::Status> ended =
+      RunOnThreads(2, {.timeout_seconds = 60}, [&](Communicator& communicator) -> absl::Status {
+        TrainerOptions mine = options;
+        mine.communicator = &communicator;
+        int64_t looks = 0;
+        HOTROW_ASSIGN_OR_RETURN(const auto data, GrowingSource::Open([&](const SavedVocabulary*) {
+                                  if (communicator.rank() == 1 && looks++ == 2) {
+                                    return absl::StatusOr<std::unique_ptr<DataSource>>(
+                                        absl::DataLossError("it is torn"));
+                                  }
+                                  return OpenDataSource(kFiveDays, 5);
+                                }));
+        return RunTraining(mine, *data, SmallModel(mine), {}).status();
+      });
+  for (const absl::Status& status : ended) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1: it is torn"));
+  }
+}
+
 TEST(TrainerWindowsTest, TheStateReadsBackAsItWasWritten) {
   TrainingState state;
   EXPECT_THAT(TrainingStateToJson(state), Not(HasSubstr("windows")));
