@@ -123,7 +123,7 @@ class TableFiles : public SampleFiles {
   absl::StatusOr<std::string> PlaceOf(Split split, int64_t sample) const override {
     const auto files = table_.modulo > 0 ? 0 : static_cast<size_t>(split);
     const auto feed = NewSampleFeed(&table_, table_.files[files], OpenTextFrom(env_), vocabulary(),
-                                    /*threads=*/1);
+                                    threads_.opening);
     int64_t before = sample;  // of the split
     for (int64_t index = 0;;) {
       HOTROW_ASSIGN_OR_RETURN(const ParsedSamples* const parsed, feed->Next());
