@@ -2,18 +2,27 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/data/table_schema_text.h"
 
 namespace hotrow {
 namespace {
 
+// Models and tables are planned for max_hotness, and saved models tell it to who scores.
 bool SameSamples(const DataSchema& a, const DataSchema& b) {
   return a.labels == b.labels && a.num_dense == b.num_dense && a.dense == b.dense &&
          std::ranges::equal(a.features, b.features, [](const auto& x, const auto& y) {
-           return x.name == y.name && x.table == y.table && x.num_embeddings == y.num_embeddings;
+           return x.name == y.name && x.table == y.table && x.num_embeddings == y.num_embeddings &&
+                  x.max_hotness == y.max_hotness;
          });
+}
+
+// What makes samples of text; empty: they are not of text.
+std::string MeaningOf(const DataSource& data) {
+  return data.table_schema() == nullptr ? "" : TableSchemaText(*data.table_schema());
 }
 
 }  // namespace
@@ -34,10 +43,11 @@ absl::StatusOr<bool> GrowingSource::Grow() {
   HOTROW_ASSIGN_OR_RETURN(const auto before, now().Identity());
   HOTROW_ASSIGN_OR_RETURN(const auto after, next->Identity());
   if (before == after) return false;
-  if (!SameSamples(now().schema(), next->schema())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(next->schema().name,
-                     ": has other features or labels than when it was opened; begin again"));
+  if (!SameSamples(now().schema(), next->schema()) || MeaningOf(now()) != MeaningOf(*next)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        next->schema().name,
+        ": has other features or labels, or a schema that says other things of them, than when it "
+        "was opened; give back the schema of then, or begin again"));
   }
   latest_ = std::move(next);
   return true;

@@ -18,7 +18,7 @@ namespace hotrow {
 //
 // Threads: as DataSource; no reader is open during Grow.
 // Errors:  of Grow, those of opening; FailedPrecondition: features or labels are others than
-// before.
+//          before, or mean something else.
 class GrowingSource : public DataSource {
  public:
   // Opens the files that are there now. vocabulary: of the data so far, which stays as it is; null:

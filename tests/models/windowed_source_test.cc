@@ -279,6 +279,27 @@ TEST_P(TimedTextTest, FilesThatComeBehindTheOthersAreWindowsOnceThoseAreWhole) {
                                             HasSubstr("in its place is /d/part2:2"))));
 }
 
+// Who edits the schema of a run that follows would change what is trained.
+TEST_P(TimedTextTest, ASchemaThatChangesMeanwhileIsRefused) {
+  TableSchema schema = *Schema();
+  schema.files[0] = {"/d/part*"};
+  WriteFileOrDie(env_, "/d/part1", Text({10, 20}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto data, GrowingSource::Open([&](const SavedVocabulary*) {
+                                return OpenAs(Form::kStream, schema);
+                              }));
+  WriteFileOrDie(env_, "/d/part2", Text({kDay}, 2));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const bool more, data->Grow());
+  EXPECT_TRUE(more);
+  WriteFileOrDie(env_, "/d/part3", Text({kDay + 5}, 3));
+  schema.missing_values = {"-"};
+  EXPECT_THAT(data->Grow(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the schema of then")));
+  schema.missing_values.clear();
+  schema.categorical[0].separator = '|';
+  EXPECT_THAT(data->Grow(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("other features")));
+}
+
 // Counts readers of the data beneath.
 class CountedData : public DataSource {
  public:
