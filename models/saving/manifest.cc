@@ -265,9 +265,9 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir,
 
 absl::Status CheckManifestBytes(int64_t bytes) {
   if (bytes <= kManifestBytesMax) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("saved model: its manifest has ", bytes, " bytes, at most ", kManifestBytesMax,
-                   " are read back; train on fewer ranks, or with fewer tables"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "saved model: its manifest has ", bytes, " bytes, at most ", kManifestBytesMax,
+      " are read back; train on fewer ranks, with fewer tables, or in longer windows"));
 }
 
 absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir,
