@@ -201,11 +201,25 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   HOTROW_CHECK(keys.size() == counts.size());
   HOTROW_CHECK(step->miss_keys.empty());
   Placing placing = {.order = outflow_->Lock()};
+  try {
+    return PlaceInOrder(ctx, keys, counts, &placing, step);
+  } catch (const std::bad_alloc&) {
+    // With the lock: rows that a chunk has evicted may be lost, and a snapshot that waits to end
+    // must not do so without them.
+    Break();
+    throw;
+  }
+}
+
+absl::StatusOr<TieredTable::Placed> CachedTable::PlaceInOrder(const ExecContext& ctx,
+                                                              std::span<const RowKey> keys,
+                                                              std::span<const int32_t> counts,
+                                                              Placing* placing, StepRows* step) {
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx));
-  HOTROW_RETURN_IF_ERROR(TakeKeys(ctx, keys, counts, &placing, step));
+  HOTROW_RETURN_IF_ERROR(TakeKeys(ctx, keys, counts, placing, step));
   const auto n = static_cast<int64_t>(step->keys.size());
   step->slots.resize(n, -1);
-  bool& no_room = placing.no_room;
+  bool& no_room = placing->no_room;
   bool beside_snapshot = false;
   if (no_room) {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
@@ -227,7 +241,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
           beside_snapshot = marks_->pins() > 0;
           return status;
         },
-        &placing));
+        placing));
     if (!no_room) break;
   }
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx));
@@ -361,8 +375,8 @@ absl::Status CachedTable::ReadMisses(const ExecContext& ctx) {
 }
 
 absl::Status CachedTable::Flush() {
-  HOTROW_RETURN_IF_ERROR(cache_->Broken());
   const std::unique_lock<std::mutex> order = outflow_->Lock();
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBackHeld());
   {
@@ -476,6 +490,7 @@ absl::StatusOr<bool> CachedTable::WriteSnapshotPart() {
   if (more) return true;
   // Marked rows that were evicted, and rows that were on their way when the snapshot began.
   const std::unique_lock<std::mutex> order = outflow_->Lock();
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
   return false;
 }

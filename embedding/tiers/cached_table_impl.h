@@ -162,6 +162,10 @@ class CachedTable : public TieredTable {
  private:
   friend class hotrow::TieredTablePeer;  // of the tests: breaks one
 
+  // Place, with the outflow's lock.
+  absl::StatusOr<Placed> PlaceInOrder(const ExecContext& ctx, std::span<const RowKey> keys,
+                                      std::span<const int32_t> counts, Placing* placing,
+                                      StepRows* step);
   // With both locks: the keys of the step that have no way yet, from *cursor on, as PlaceChunks
   // asks.
   absl::StatusOr<int64_t> SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,

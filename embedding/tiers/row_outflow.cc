@@ -39,6 +39,10 @@ absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(
                             CreateChunk(cache->device(), buffers.staging_rows, row_bytes));
     outflow->chunks_.push_back(std::move(chunk));
   }
+  // All that the chunks may have, so that Take does not throw between a key and its row.
+  outflow->pending_keys_.reserve(outflow->chunks_.size() *
+                                 static_cast<size_t>(buffers.staging_rows));
+  outflow->pending_rows_.reserve(outflow->pending_keys_.capacity());
   HOTROW_ASSIGN_OR_RETURN(outflow->held_, HeldRows::Create(buffers.held_rows, row_bytes));
   return outflow;
 }

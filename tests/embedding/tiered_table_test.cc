@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -384,6 +385,28 @@ TEST(CachedTableTest, WhatIsBrokenRefusesAllCalls) {
   std::vector<std::byte> staging(keys.size() * static_cast<size_t>(row_bytes));
   std::vector<std::byte*> rows(keys.size());
   broken(table->Read(ExecContext(), keys, staging.data(), rows));
+}
+
+// Rows that the cache gave out were not noted yet, so the snapshot that is under way has no end.
+TEST(StagedTableTest, ASnapshotDoesNotEndWithoutRowsOfAStepThatThrew) {
+  const int64_t n = 5 * kStagingRows;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto table, StagedTable::Create(n, std::chrono::microseconds(0)));
+  for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(table->Step(Keys(i * n, n), 1));
+  HOTROW_ASSERT_OK((*table)->BeginSnapshot());
+  table->store()->BeforeNextWrite([] { throw std::bad_alloc(); });
+  const std::vector<RowKey> keys = Keys(4 * n, n);
+  const std::vector<int32_t> counts(keys.size(), 1);
+  StepRows step;
+  EXPECT_THROW((*table)->Place(ExecContext(), keys, counts, &step).IgnoreError(), std::bad_alloc);
+  const auto broken = [](const absl::Status& status) {
+    EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kResourceExhausted,
+                                       testing::HasSubstr("no memory")));
+  };
+  broken((*table)->WriteSnapshotPart().status());
+  broken((*table)->Flush());
+  (*table)->EndSnapshot();
+  (*table)->GiveUp(&step);
+  (*table)->WaitForDevice();  // before `step` goes
 }
 
 // A step has more keys than a chunk. Those that the cache has come last, and would be the first to
