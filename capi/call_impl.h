@@ -99,6 +99,12 @@ inline constexpr uint64_t kStructSizeMax = 4096;
 template <typename T>
 inline constexpr uint64_t kFirstSize = sizeof(T);
 template <>
+inline constexpr uint64_t kFirstSize<hotrow_context_options> = offsetof(hotrow_context_options,
+                                                                        device_index);
+template <>
+inline constexpr uint64_t kFirstSize<hotrow_communicator_callbacks> =
+    offsetof(hotrow_communicator_callbacks, status);
+template <>
 inline constexpr uint64_t kFirstSize<hotrow_table> = offsetof(hotrow_table, read_only_features);
 template <>
 inline constexpr uint64_t kFirstSize<hotrow_collection_options> =

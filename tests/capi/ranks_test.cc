@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -299,6 +300,10 @@ TEST(CapiRanksTest, CallbacksThatAreMissingAreNamed) {
   EXPECT_EQ(hotrow_communicator_create(&callbacks, &communicator), HOTROW_INVALID_ARGUMENT);
   EXPECT_THAT(hotrow_error_message(), HasSubstr("world_size"));
   callbacks.world_size = 2;
+  EXPECT_EQ(hotrow_communicator_create(&callbacks, &communicator), HOTROW_INVALID_ARGUMENT);
+  EXPECT_THAT(hotrow_error_message(), HasSubstr("exchange"));
+  // A program that was built with the first header has fewer, and is understood.
+  callbacks.struct_size = offsetof(hotrow_communicator_callbacks, status);
   EXPECT_EQ(hotrow_communicator_create(&callbacks, &communicator), HOTROW_INVALID_ARGUMENT);
   EXPECT_THAT(hotrow_error_message(), HasSubstr("exchange"));
 }
