@@ -1,6 +1,7 @@
 #include "capi/callback_communicator_impl.h"
 
 #include <array>
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -16,6 +17,11 @@ namespace {
 
 constexpr int32_t kWorldSizeMax = 4096;
 
+// Each channel asks every few milliseconds while it waits for a device, and a transport asks other
+// machines, or waits until its interpreter is free.
+constexpr auto kAskInterval = std::chrono::milliseconds(20);
+
+using Clock = std::chrono::steady_clock;
 using Text = std::array<char, 1024>;
 
 // What the channels of a family share.
@@ -49,8 +55,11 @@ class Family {
     Text text = {};
     hotrow_status code = HOTROW_OK;
     {
-      const std::lock_guard lock(first_mutex_);
+      // Who has just been told, or waits for the answer, tells all.
+      const std::unique_lock lock(first_mutex_, std::try_to_lock);
+      if (!lock.owns_lock() || Clock::now() < next_ask_) return absl::OkStatus();
       if (!first_released_) code = callbacks_.status(callbacks_.user, text.data(), text.size());
+      next_ask_ = Clock::now() + kAskInterval;
     }
     if (code == HOTROW_OK) return absl::OkStatus();
     const std::lock_guard lock(mutex_);
@@ -81,6 +90,7 @@ class Family {
   absl::Status failure_;
   std::mutex first_mutex_;  // from asking whether the first channel is there to the end of its call
   bool first_released_ = false;
+  Clock::time_point next_ask_;  // not before; first_mutex_ guards it
 };
 
 class CallbackCommunicator final : public Communicator {

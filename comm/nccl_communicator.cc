@@ -33,7 +33,7 @@ constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr auto kAskHostInterval = std::chrono::milliseconds(5);
 
 // Threads: the caller's, and one that watches the calls under way (Watch). mutex_ is held by
-// whoever uses the communicator or the host's channel.
+// whoever uses the communicator or the host's channel, but for its status.
 class Nccl final : public NcclCommunicator {
  public:
   Nccl(const NcclLibrary& library, int rank, int world_size, double timeout_seconds,
@@ -344,6 +344,15 @@ class Nccl final : public NcclCommunicator {
     while (!stopping_ && failure_.ok()) {
       if (under_way_.empty()) {
         changed_.wait(lock);
+        continue;
+      }
+      if (const Clock::time_point now = Clock::now(); now - asked >= kAskHostInterval) {
+        asked = now;
+        // Without the lock, which those take who enqueue: a lent transport may need its time.
+        lock.unlock();
+        absl::Status status = host_->status();
+        lock.lock();
+        if (!status.ok()) Fail(std::move(status)).IgnoreError();
         continue;
       }
       if (LookAtCalls(progress, asked).ok()) changed_.wait_for(lock, kAskHostInterval);

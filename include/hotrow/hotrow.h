@@ -127,7 +127,7 @@ typedef struct hotrow_communicator_callbacks {
   // released, whose user it gets. May be NULL: then the others find out by their timeouts.
   void (*abort)(void* user, const char* message);
   double timeout_seconds;  // default 30
-  // HOTROW_OK, or the status and text of an abort of any rank. Asked every few milliseconds while
+  // HOTROW_OK, or the status and text of an abort of any rank. Asked some 50 times a second while
   // work on a GPU awaits other ranks; as abort otherwise. May be NULL: that work ends by timeouts.
   hotrow_status (*status)(void* user, char* text, uint64_t text_size);
 } hotrow_communicator_callbacks;
