@@ -31,17 +31,12 @@ class DeviceStep final : public StepBatch {
     const size_t values_part = arrays_.AddShared(input.values);
     const size_t offsets_part = arrays_.AddShared(input.offsets);
     const size_t weights_part = arrays_.AddShared(input.weights);
-    absl::Status found = arrays_.Enqueue(&stream_);
-    if (found.ok()) {
-      found = wanted_.Find(ctx, parts_.plan, arrays_.At<uint64_t>(values_part), input.num_lookups(),
-                           scratch->segments, &stream_);
-    }
-    if (!found.ok()) {
-      // What was enqueued reads the batch, the segments and the arrays.
-      stream_.Wait().IgnoreError();
-      return found;
-    }
-    HOTROW_RETURN_IF_ERROR(wanted_.Group(ctx, &stream_));
+    HOTROW_RETURN_IF_ERROR(OrWait([&]() -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(arrays_.Enqueue(&stream_));
+      HOTROW_RETURN_IF_ERROR(wanted_.Find(ctx, parts_.plan, arrays_.At<uint64_t>(values_part),
+                                          input.num_lookups(), scratch->segments, &stream_));
+      return wanted_.Group(ctx, &stream_);
+    }));
     at = {.offsets = arrays_.At<int64_t>(offsets_part),
           .weights = input.weights.empty() ? nullptr : arrays_.At<float>(weights_part),
           .inverse = wanted_.inverse(),
@@ -120,6 +115,19 @@ class DeviceStep final : public StepBatch {
 
  private:
   DeviceKeys& served_keys() { return alone() ? wanted_ : shuffled_.served; }
+  // An error or an exception of `work` comes when what was enqueued is done: it reads the batch,
+  // the segments and the arrays.
+  template <typename Work>
+  absl::Status OrWait(const Work& work) {
+    try {
+      const absl::Status status = work();
+      if (!status.ok()) stream_.Wait().IgnoreError();
+      return status;
+    } catch (...) {
+      stream_.Wait().IgnoreError();
+      throw;
+    }
+  }
   // What is served is known: the rest of `at`, and the host is told of the keys where it wants to
   // know them.
   absl::Status Serve() {
