@@ -107,9 +107,9 @@ class EmbeddingCollection {
   //
   // ready: null, or what waits until the arrays have been written: a copy from a GPU, say. It is
   // called once, by the thread that makes rows resident, before any array is read; the owner keeps
-  // what a FeatureBatch points to, too. A malformed batch is then an error of the step's
-  // Lookup, before which the step has no sizes (batch_size, num_lookups, has_single_lookups). Then
-  // the owner stays until the step ends, and there must be one.
+  // what a FeatureBatch points to, too. A malformed batch, or what `ready` throws, is then an error
+  // of the step's Lookup, before which it has no sizes (batch_size, num_lookups,
+  // has_single_lookups). Then the owner stays until the step ends, and there must be one.
   absl::StatusOr<EmbeddingStep> Prefetch(const JaggedBatch& batch,
                                          std::shared_ptr<const void> owner = nullptr,
                                          std::function<absl::Status()> ready = nullptr);

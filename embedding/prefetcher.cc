@@ -1,3 +1,4 @@
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -50,7 +51,7 @@ StepPipeline::Stages Prefetcher::Stages(const ExecContext& ctx, bool threaded) {
         HOTROW_RETURN_IF_ERROR(UseDevice(its));
         return WithRows([&] { return Fill(StepOf(job)); });
       },
-      .undo = [this](StepPipeline::Job* job) { tiers_->GiveUp(&StepOf(job)->tiers); },
+      .undo = [this](StepPipeline::Job* job) { GiveUp(StepOf(job)); },
   };
 }
 
@@ -70,6 +71,15 @@ absl::Status Prefetcher::WithRows(absl::FunctionRef<absl::Status()> work) {
   } catch (const std::bad_alloc&) {
     tiers_->Break();
     return absl::ResourceExhaustedError("Prefetch: no memory for the rows of the batch");
+  }
+}
+
+void Prefetcher::GiveUp(PrefetchedStep* step) {
+  try {
+    tiers_->GiveUp(&step->tiers);
+  } catch (const std::bad_alloc&) {
+    tiers_->Break();
+    tiers_->GiveUp(&step->tiers);  // takes no memory then
   }
 }
 
@@ -103,11 +113,13 @@ absl::Status Prefetcher::Place(PrefetchedStep* step) {
                                                  : id_lane_->Wait(step->id_ticket));
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError("Prefetch: no memory for the keys of the batch");
+    } catch (const std::exception&) {  // of who waits for the batch
+      return StatusOfException();
     }
     return WithRows([&] { return PlaceRows(step); });
   }();
   if (!status.ok()) {
-    tiers_->GiveUp(&step->tiers);
+    GiveUp(step);
     pipeline_.NotifyRoom();
   }
   return status;

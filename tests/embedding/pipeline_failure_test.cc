@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,6 +85,8 @@ TEST(PipelineFailureTest, ABatchWithoutMemoryFailsAndTheNextGoesOn) {
     };
     EXPECT_THAT(train([]() -> absl::Status { throw std::bad_alloc(); }),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory")));
+    EXPECT_THAT(train([]() -> absl::Status { throw std::runtime_error("a torn cable"); }),
+                StatusIs(absl::StatusCode::kInternal, "a torn cable"));
     HOTROW_EXPECT_OK(train([] { return absl::OkStatus(); }));
     EXPECT_EQ(tables->steps(), 1);
   }
