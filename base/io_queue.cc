@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -24,8 +25,8 @@ constexpr int kThreadsMax = 256;
 
 class InOrderIoQueue : public IoQueue {
  public:
-  void Run(std::span<IoRequest> requests,
-           absl::FunctionRef<void(IoRequest& request)> on_done) override {
+  void RunAll(std::span<IoRequest> requests,
+              absl::FunctionRef<void(IoRequest& request)> on_done) override {
     for (IoRequest& request : requests) {
       if (internal::StartRequest(request)) calls_ += internal::FinishRequest(request);
       on_done(request);
@@ -55,8 +56,8 @@ class ThreadsIoQueue : public IoQueue {
     return absl::OkStatus();
   }
 
-  void Run(std::span<IoRequest> requests,
-           absl::FunctionRef<void(IoRequest& request)> on_done) override {
+  void RunAll(std::span<IoRequest> requests,
+              absl::FunctionRef<void(IoRequest& request)> on_done) override {
     taken_.reserve(requests.size());
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -113,7 +114,27 @@ absl::Status EndOfFile(const IoRequest& request) {
       request.offset + request.done, ", but ", request.bytes, " bytes were wanted"));
 }
 
+// The error that `words` makes, or that there is no memory for it: other requests are in flight.
+template <typename Words>
+void Fail(IoRequest& request, const Words& words) {
+  request.status = Caught("an I/O queue", words);
+}
+
 }  // namespace
+
+void IoQueue::Run(std::span<IoRequest> requests,
+                  absl::FunctionRef<void(IoRequest& request)> on_done) {
+  std::exception_ptr thrown;
+  RunAll(requests, [&](IoRequest& request) {
+    if (thrown != nullptr) return;
+    try {
+      on_done(request);
+    } catch (const std::exception&) {
+      thrown = std::current_exception();
+    }
+  });
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
 
 absl::Status IoQueueOptions::Validate() const {
   if (depth < 1 || depth > kDepthMax) {
@@ -149,19 +170,21 @@ bool StartRequest(IoRequest& request) {
   request.done = 0;
   request.status = absl::OkStatus();
   if (request.offset < 0) {
-    request.status = ErrnoToStatus(EINVAL, DescribeTransfer(request));
+    Fail(request, [&] { return ErrnoToStatus(EINVAL, DescribeTransfer(request)); });
     return false;
   }
   const int64_t block_bytes = request.file->block_bytes();
   const uint64_t bits = static_cast<uint64_t>(request.offset | request.bytes) |
                         reinterpret_cast<uintptr_t>(request.data);
   if ((bits & static_cast<uint64_t>(block_bytes - 1)) != 0) {
-    request.status = absl::InvalidArgumentError(
-        absl::StrCat(DescribeTransfer(request), ", ", request.bytes, " bytes, memory at ",
-                     absl::Hex(reinterpret_cast<uintptr_t>(request.data)),
-                     ": the file was opened for direct transfers, so all three must be multiples "
-                     "of its block of ",
-                     block_bytes, " bytes"));
+    Fail(request, [&] {
+      return absl::InvalidArgumentError(
+          absl::StrCat(DescribeTransfer(request), ", ", request.bytes, " bytes, memory at ",
+                       absl::Hex(reinterpret_cast<uintptr_t>(request.data)),
+                       ": the file was opened for direct transfers, so all three must be multiples "
+                       "of its block of ",
+                       block_bytes, " bytes"));
+    });
     return false;
   }
   return request.bytes > 0;
@@ -175,15 +198,17 @@ bool AdvanceRequest(IoRequest& request, int64_t moved) {
   const int64_t progress = request.write ? moved - in_block : moved;
   if (progress == 0 && request.write) {
     // No file system does this; an error is better than a loop without end.
-    request.status = absl::InternalError(absl::StrCat(DescribeTransfer(request), ": took ", moved,
-                                                      " of ", request.bytes - request.done,
-                                                      " bytes, which is no progress"));
+    Fail(request, [&] {
+      return absl::InternalError(absl::StrCat(DescribeTransfer(request), ": took ", moved, " of ",
+                                              request.bytes - request.done,
+                                              " bytes, which is no progress"));
+    });
     return false;
   }
   request.done += progress;
   if (request.done == request.bytes) return false;
   if (!request.write && (moved == 0 || in_block != 0)) {
-    request.status = EndOfFile(request);
+    Fail(request, [&] { return EndOfFile(request); });
     return false;
   }
   return true;
@@ -194,8 +219,9 @@ int64_t FinishRequest(IoRequest& request) {
     const std::span<std::byte> rest(request.data + request.done,
                                     static_cast<size_t>(request.bytes - request.done));
     const int64_t at = request.offset + request.done;
-    const absl::StatusOr<int64_t> moved =
-        request.write ? request.file->WriteAt(at, rest) : request.file->ReadAt(at, rest);
+    const absl::StatusOr<int64_t> moved = Caught("an I/O queue", [&] {
+      return request.write ? request.file->WriteAt(at, rest) : request.file->ReadAt(at, rest);
+    });
     if (!moved.ok()) request.status = moved.status();
     if (!moved.ok() || !AdvanceRequest(request, *moved)) return calls;
   }

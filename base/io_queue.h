@@ -63,9 +63,9 @@ class IoQueue {
 
   // Runs all requests. Calls on_done once for each, on this thread, as they complete and while
   // others are in flight: the place to check and copy what was read. on_done must not use this
-  // queue. done and status need no initial values.
-  virtual void Run(std::span<IoRequest> requests,
-                   absl::FunctionRef<void(IoRequest& request)> on_done) = 0;
+  // queue; what it throws is thrown on, once all requests have ended, and it is not called again.
+  // done and status need no initial values.
+  void Run(std::span<IoRequest> requests, absl::FunctionRef<void(IoRequest& request)> on_done);
 
   // "io_uring", "threads", or "in_order" (Env::NewIoQueue).
   virtual const char* name() const = 0;
@@ -76,6 +76,9 @@ class IoQueue {
 
  protected:
   IoQueue() = default;
+  // Run, with an on_done that does not throw.
+  virtual void RunAll(std::span<IoRequest> requests,
+                      absl::FunctionRef<void(IoRequest& request)> on_done) = 0;
   int64_t calls_ = 0;
 };
 

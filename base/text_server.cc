@@ -70,11 +70,17 @@ class TextServer::Loop {
         listener_(std::move(listener)),
         wake_(std::move(wake)),
         text_(std::move(text)),
-        answered_(answered) {}
+        answered_(answered) {
+    polled_.reserve(static_cast<size_t>(kClientsMax) + 2);
+  }
 
   // Until Wake.
   void Run() {
-    while (Round()) {
+    for (absl::StatusOr<bool> more = true; !more.ok() || *more;) {
+      more = Caught("", [this]() -> absl::StatusOr<bool> { return Round(); });
+      if (more.ok()) continue;
+      clients_.clear();  // who can ask again
+      accept_after_ns_ = NowNanos() + kPauseNanos;
     }
     clients_.clear();
     listener_ = Descriptor();

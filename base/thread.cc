@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <exception>
 #include <functional>
 #include <new>
 #include <string>
@@ -38,6 +39,25 @@ std::string NoThreadRemedy() {
                "the budgets of memory"
              : "raise the limits of threads (ulimit -u, pids.max of the control group), or ask for "
                "fewer threads";
+}
+
+absl::Status StatusOfException(std::string_view place) noexcept {
+  const auto says = [place](std::string_view what) {
+    return absl::StrCat(std::string(place), place.empty() ? "" : ": ", std::string(what));
+  };
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(says("out of memory"));
+    } catch (const std::exception& error) {
+      return absl::InternalError(says(error.what()));
+    } catch (...) {
+      return absl::InternalError(says("an exception of an unknown type"));
+    }
+  } catch (...) {
+    return absl::ResourceExhaustedError("");  // which takes no memory
+  }
 }
 
 absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<void()> run) {

@@ -11,6 +11,7 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -73,14 +74,15 @@ struct TraceRecorder::State {
   int64_t events_dropped = 0;
 
   Total& TotalOf(const char* name) {
-    const auto [it, is_new] = index_of_address.try_emplace(name, totals.size());
-    if (is_new) {
-      const auto same = std::find_if(totals.begin(), totals.end(),
-                                     [name](const Total& total) { return total.name == name; });
-      it->second = static_cast<size_t>(same - totals.begin());
-      if (same == totals.end()) totals.push_back({.name = name});
+    if (const auto known = index_of_address.find(name); known != index_of_address.end()) {
+      return totals[known->second];
     }
-    return totals[it->second];
+    const auto same = std::find_if(totals.begin(), totals.end(),
+                                   [name](const Total& total) { return total.name == name; });
+    const auto index = static_cast<size_t>(same - totals.begin());
+    if (same == totals.end()) totals.push_back({.name = name});
+    index_of_address.emplace(name, index);
+    return totals[index];
   }
 
   void Keep(const char* name, int64_t begin_ns, int64_t end_ns) {
@@ -108,10 +110,15 @@ TraceRecorder::~TraceRecorder() = default;
 
 void TraceRecorder::Record(const char* name, int64_t begin_ns, int64_t end_ns) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  Total& total = state_->TotalOf(name);
-  total.ns += end_ns - begin_ns;
-  ++total.count;
-  if (state_->keep_events) state_->Keep(name, begin_ns, end_ns);
+  const auto keep = [&]() -> absl::Status {
+    Total& total = state_->TotalOf(name);
+    total.ns += end_ns - begin_ns;
+    ++total.count;
+    if (state_->keep_events) state_->Keep(name, begin_ns, end_ns);
+    return absl::OkStatus();
+  };
+  // Spans end in destructors, which must not throw.
+  if (!Caught("", keep).ok()) ++state_->events_dropped;
 }
 
 std::vector<TraceRecorder::StageTotal> TraceRecorder::StageTotals() const {

@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/errno_status.h"
 #include "base/io_queue_impl.h"
+#include "base/thread.h"
 
 namespace hotrow::internal {
 namespace {
@@ -62,8 +63,8 @@ class UringIoQueue : public IoQueue {
         "otherwise choose threads for the I/O queue"));
   }
 
-  void Run(std::span<IoRequest> requests,
-           absl::FunctionRef<void(IoRequest& request)> on_done) override {
+  void RunAll(std::span<IoRequest> requests,
+              absl::FunctionRef<void(IoRequest& request)> on_done) override {
     size_t next = 0;
     unsigned active = 0;  // requests in the ring: queued or in flight
     const bool usable = TakeRing();
@@ -175,7 +176,9 @@ class UringIoQueue : public IoQueue {
     if (result == -EAGAIN || result == -EINTR) {  // "not now, not this way": a plain call waits
       calls_ += FinishRequest(request);
     } else {
-      request.status = ErrnoToStatus(-result, DescribeTransfer(request));
+      request.status = Caught("an I/O queue", [&] {  // other requests are in flight
+        return ErrnoToStatus(-result, DescribeTransfer(request));
+      });
     }
     return false;
   }

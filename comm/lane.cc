@@ -1,6 +1,5 @@
 #include "comm/lane.h"
 
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -68,12 +67,10 @@ void CommLane::Run() {
     absl::Status status;
     if (failure_.ok()) {
       lock.unlock();
-      try {
-        status = work(*channel_);
-        // The others wait for what it would have sent. What ends a thread is none of these.
-      } catch (const std::exception&) {
-        status = EndJobUnlessOk(channel_.get(), StatusOfException());
-      }
+      // The others wait for what it would have sent.
+      status = Caught(
+          "", [&] { return work(*channel_); },
+          [&](const absl::Status&) { EndJobForException(channel_.get()); });
       work = nullptr;  // what it holds goes before Wait returns
       lock.lock();
     }

@@ -27,7 +27,7 @@ namespace hotrow {
 // Threads: all methods may run concurrently. Starts from several threads must have the same order
 //          on all ranks.
 // Errors:  failing work ends the lane: later work does not run, and Wait for it or for later work
-//          returns its error. Work that throws fails (StatusOfException of run_together.h), and the
+//          returns its error. Work that throws fails (StatusOfException of base/thread.h), and the
 //          channel's family with it. A failed communicator fails its calls within its timeout. If
 //          the system has no thread for the lane, the channel's family and all work fail with
 //          Unavailable.

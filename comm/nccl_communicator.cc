@@ -317,7 +317,17 @@ class Nccl final : public NcclCommunicator {
 
   absl::Status StartWatching() {
     HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device_));
-    HOTROW_ASSIGN_OR_RETURN(watch_, StartThread("watching collective calls", [this] { Watch(); }));
+    const auto watch = [this]() -> absl::Status {
+      Watch();
+      return absl::OkStatus();
+    };
+    const auto fail = [this](const absl::Status& thrown) {
+      const std::lock_guard lock(mutex_);
+      Fail(thrown).IgnoreError();
+    };
+    HOTROW_ASSIGN_OR_RETURN(watch_, StartThread("watching collective calls", [watch, fail] {
+                              Caught("watching collective calls", watch, fail).IgnoreError();
+                            }));
     return absl::OkStatus();
   }
   void StopWatching() {

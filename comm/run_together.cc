@@ -5,9 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -96,20 +94,19 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
   if (channel.world_size() == 1) return work();
   Progress progress;
   absl::Status verdict;
-  absl::StatusOr<std::thread> answering = StartThread(
-      "answering other ranks", [&] { verdict = AnswerUntilAllAreDone(channel, progress); });
+  const auto answer = [&] {
+    verdict = Caught(
+        "answering other ranks", [&] { return AnswerUntilAllAreDone(channel, progress); },
+        [&](const absl::Status&) { EndJobForException(&channel); });
+  };
+  absl::StatusOr<std::thread> answering =
+      Caught("", [&] { return StartThread("answering other ranks", answer); });
   if (!answering.ok()) {
     // This rank does not work, and tells the others so here and now.
     progress.ended = answering.status();
     return AnswerUntilAllAreDone(channel, progress);
   }
-  // An exception would end the process: `answering` waits for all ranks.
-  absl::Status own;
-  try {
-    own = work();
-  } catch (const std::exception&) {
-    own = StatusOfException();
-  }
+  absl::Status own = Caught("", work);  // `answering` waits for all ranks
   {
     const std::lock_guard<std::mutex> lock(progress.mutex);
     progress.ended = std::move(own);
@@ -117,18 +114,6 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
   progress.changed.notify_all();
   answering->join();
   return verdict;
-}
-
-absl::Status StatusOfException() {
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory");
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  } catch (...) {
-    return absl::InternalError("an exception of an unknown type");
-  }
 }
 
 absl::Status EndJobUnlessOk(Communicator* family, absl::Status status) {

@@ -34,8 +34,7 @@ absl::Status AgreeOn(Communicator& channel, const absl::Status& mine);
 // Runs `work` on the calling thread of each rank and returns the verdict when all ranks are done.
 // The channel stays usable after failures of the work. The work may exceed the communicator's
 // timeout: a thread answers for this rank on `channel` meanwhile, so the work must not use it. An
-// exception of the work is an error: std::bad_alloc ResourceExhausted, others Internal. With one
-// rank it just runs `work`.
+// exception of the work is an error (StatusOfException). With one rank it just runs `work`.
 absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()> work);
 
 // One text from each rank, by rank, cut off after 4096 bytes.
@@ -43,10 +42,6 @@ absl::StatusOr<std::vector<std::string>> AllGatherTexts(Communicator& channel,
                                                         std::string_view mine);
 
 // --- What this rank alone refuses. None of these calls is collective.
-
-// The exception that is being handled, as an error: std::bad_alloc ResourceExhausted, others
-// Internal.
-absl::Status StatusOfException();
 
 // With several ranks an error of one ends the job on all of them (Communicator::Abort), since they
 // can no longer agree. Returns `status`. family: null with one rank.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
+#include "comm/run_together.h"
 
 namespace hotrow {
 namespace {
@@ -229,7 +230,9 @@ std::vector<absl::Status> RunOnThreads(int world_size, const CommunicatorOptions
   for (size_t rank = 0; rank < ends->size(); ++rank) {
     absl::StatusOr<std::thread> thread = StartThread("a rank", [&, rank] {
       const std::unique_ptr<Communicator> end = std::move((*ends)[rank]);
-      statuses[rank] = rank_main(*end);
+      statuses[rank] = Caught(
+          "", [&] { return rank_main(*end); },
+          [&](const absl::Status&) { EndJobForException(end.get()); });
     });
     if (!thread.ok()) {
       // The others would wait for this rank.

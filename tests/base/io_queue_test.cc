@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -391,6 +392,27 @@ TEST_P(IoQueueTest, BytesAreThereWhenOnDoneIsCalled) {
   EXPECT_EQ(std::count(memory.begin(), memory.begin() + 256 * kBlock, std::byte{0}), 256 * kBlock);
 }
 
+// The memory is the caller's again when Run is left, however that is.
+TEST_P(IoQueueTest, WhatOnDoneThrowsIsThrownOnWhenAllHaveEnded) {
+  HostBuffer<std::byte> content;
+  const auto file = RandomFile("a", 64 * kBlock, 1, content);
+  auto memory = Memory(64 * kBlock);
+  std::vector<IoRequest> reads;
+  for (int64_t i = 0; i < 64; ++i) {
+    reads.push_back(Read(file, i * kBlock, memory.data() + i * kBlock, kBlock));
+    reads.back().status = absl::InternalError("not run");
+  }
+  const auto queue = Queue(8);
+  int calls = 0;
+  const auto on_done = [&](IoRequest&) {
+    if (++calls == 3) throw std::runtime_error("the caller's");
+  };
+  EXPECT_THROW(queue->Run(reads, on_done), std::runtime_error);
+  EXPECT_EQ(calls, 3);
+  for (const IoRequest& read : reads) HOTROW_EXPECT_OK(read.status);
+  RunWell(*queue, reads);
+}
+
 TEST_P(IoQueueTest, TwoQueuesInTwoThreadsShareFiles) {
   constexpr int64_t kBlocks = 128;
   HostBuffer<std::byte> content;
@@ -764,6 +786,17 @@ TEST_P(FaultyQueueTest, EachTransferIsACallThatCanFail) {
     EXPECT_TRUE(GetParam() || failed == std::vector<ptrdiff_t>{k});
     CheckBlocks();
   }
+}
+
+TEST_P(FaultyQueueTest, ATransferWithoutMemoryFailsAlone) {
+  Prepare();
+  env_.ThrowCall(env_.calls() + 1);
+  RunBatch(*queue_, requests_);
+  EXPECT_EQ(std::count_if(
+                requests_.begin(), requests_.end(),
+                [](const IoRequest& request) { return absl::IsResourceExhausted(request.status); }),
+            1);
+  CheckBlocks();
 }
 
 TEST_P(FaultyQueueTest, ShortTransfersAreContinuedInWholeBlocks) {

@@ -8,11 +8,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <new>
+#include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "base/env.h"
 #include "base/io_queue.h"
 #include "base/thread_pool.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/failing_threads.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -42,6 +46,35 @@ TEST(ThreadTest, OneThatTheSystemRefusesIsAnError) {
                              HasSubstr("ask for fewer threads"))));
   EXPECT_FALSE(ran);
   EXPECT_EQ(none.refused(), 1);
+}
+
+TEST(CaughtTest, WhatIsThrownIsAnErrorAndWhatIsReturnedIsReturned) {
+  std::vector<absl::Status> thrown;
+  const auto keep = [&](const absl::Status& status) { thrown.push_back(status); };
+  const auto no_memory = []() -> absl::StatusOr<int> { throw std::bad_alloc(); };
+  EXPECT_THAT(Caught("the place", no_memory, keep),
+              StatusIs(absl::StatusCode::kResourceExhausted, "the place: out of memory"));
+  const auto other = []() -> absl::Status { throw std::runtime_error("words"); };
+  EXPECT_THAT(Caught("", other, keep), StatusIs(absl::StatusCode::kInternal, "words"));
+  EXPECT_EQ(thrown.size(), 2u);
+  EXPECT_EQ(*Caught("", []() -> absl::StatusOr<int> { return 3; }), 3);
+  EXPECT_THAT(Caught(
+                  "", [] { return absl::NotFoundError("returned"); }, keep),
+              StatusIs(absl::StatusCode::kNotFound, "returned"));
+  EXPECT_EQ(thrown.size(), 2u);
+}
+
+TEST(CaughtTest, WithoutMemoryForWordsThereIsAnErrorAllTheSame) {
+  const auto no_memory = []() -> absl::Status { throw std::bad_alloc(); };
+  absl::Status status;
+  int64_t failed = 0;
+  {
+    const FailingAllocations all(0, FailingAllocations::kAllOthers);
+    status = Caught("a place whose name is longer than a string without memory has", no_memory);
+    failed = all.failed();
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, ""));
+  EXPECT_GT(failed, 0);
 }
 
 // The system's error is the same: EAGAIN.

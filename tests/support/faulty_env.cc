@@ -1,5 +1,6 @@
 #include "tests/support/faulty_env.h"
 
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,8 +73,8 @@ class ShuffledIoQueue : public IoQueue {
         depth_(static_cast<size_t>(depth)),
         random_(seed, RandomPurpose::kTest) {}
 
-  void Run(std::span<IoRequest> requests,
-           absl::FunctionRef<void(IoRequest& request)> on_done) override {
+  void RunAll(std::span<IoRequest> requests,
+              absl::FunctionRef<void(IoRequest& request)> on_done) override {
     size_t next = 0;
     std::vector<IoRequest*> waiting;
     std::vector<IoRequest*> carried_out;
@@ -117,6 +118,11 @@ void FaultyEnv::FailCall(int64_t k, absl::Status status) {
   failures_[k] = std::move(status);
 }
 
+void FaultyEnv::ThrowCall(int64_t k) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  throws_at_ = k;
+}
+
 void FaultyEnv::FailFrom(int64_t k, absl::Status status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   fail_from_ = k;
@@ -153,6 +159,10 @@ int64_t FaultyEnv::faults() const {
 absl::Status FaultyEnv::CountCall(size_t* io_bytes, int64_t block_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t call = calls_++;
+  if (call == throws_at_) {
+    ++faults_;
+    throw std::bad_alloc();
+  }
   if (call >= fail_from_) {
     ++faults_;
     return Unshared(fail_from_status_);

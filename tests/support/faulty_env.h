@@ -40,6 +40,9 @@ class FaultyEnv : public Env {
   // Call k returns this status instead of doing anything, once. When it is a Sync over the MemEnv,
   // the file's dirty pages count as clean from then on (MemEnv::ForgetDirtyPages).
   void FailCall(int64_t k, absl::Status status);
+  // Call k throws std::bad_alloc instead of doing anything, which stands for all that finds no
+  // memory on the thread that makes it. -1: none does.
+  void ThrowCall(int64_t k);
   // Every call from k on returns this status: the disk is gone.
   void FailFrom(int64_t k, absl::Status status);
   // Call k, if it is a ReadAt or WriteAt of two bytes or more (of a direct file: two blocks), gets
@@ -52,7 +55,7 @@ class FaultyEnv : public Env {
   // report them in another: any that has been carried out and not been reported, or any of those
   // in flight (up to the queue's depth), may be next.
   void ShuffleIo(uint64_t seed);
-  // Calls so far, and how many of them were failed or shortened.
+  // Calls so far, and how many of them were failed, thrown at or shortened.
   int64_t calls() const;
   int64_t faults() const;
 
@@ -93,6 +96,7 @@ class FaultyEnv : public Env {
   int64_t faults_ = 0;
   std::map<int64_t, absl::Status> failures_;
   std::set<int64_t> shortened_;
+  int64_t throws_at_ = -1;
   int64_t fail_from_ = INT64_MAX;
   absl::Status fail_from_status_;
   std::optional<uint64_t> io_seed_;
