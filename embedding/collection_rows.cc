@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -32,7 +33,7 @@ absl::Status EmbeddingCollection::Impl::CheckBetweenSteps(const char* call) cons
 absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<const uint64_t> keys,
                                            MatrixView<float> rows, std::span<bool> found) {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::Status {
+  return c.Together("ReadRows", [&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ReadRows", table));
     const int64_t dim = c.plan.tables[position].layout.dim;
     HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), dim,
@@ -50,7 +51,7 @@ absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<con
 absl::Status EmbeddingCollection::WriteRows(std::string_view table, std::span<const uint64_t> keys,
                                             MatrixView<const float> rows) {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::Status {
+  return c.Together("WriteRows", [&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("WriteRows", table));
     const internal::PlannedTable& planned = c.plan.tables[position];
     const TableConfig& config = c.options.tables[planned.config];
@@ -67,56 +68,64 @@ absl::Status EmbeddingCollection::WriteRows(std::string_view table, std::span<co
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
     // A row that no step has updated would be none, so before the first one it counts as the first.
-    return c.writes->Run(position, keys, rows, std::max(c.steps, 1u));
+    return c.Changing("WriteRows",
+                      [&] { return c.writes->Run(position, keys, rows, std::max(c.steps, 1u)); });
   });
 }
 
 absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const uint64_t> keys) {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::Status {
+  return c.Together("Erase", [&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("Erase", table));
     HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("Erase"));
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
-    return c.erasure->Run(position, keys);
+    return c.Changing("Erase", [&] { return c.erasure->Run(position, keys); });
   });
 }
 
 absl::StatusOr<int64_t> EmbeddingCollection::EraseIf(
     std::string_view table, const std::function<bool(const StoredRow& row)>& wanted) {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::StatusOr<int64_t> {
+  return c.Together("EraseIf", [&]() -> absl::StatusOr<int64_t> {
     HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("EraseIf", table));
     HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("EraseIf"));
     HOTROW_RETURN_IF_ERROR(c.rules->CheckDated(static_cast<size_t>(position)));
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
-    return c.erasure->RunIf(position, wanted);
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<uint64_t> keys, c.erasure->Choose(position, wanted));
+    HOTROW_RETURN_IF_ERROR(c.Changing("EraseIf", [&] { return c.erasure->Run(position, keys); }));
+    return std::ssize(keys);
   });
 }
 
 // --- All of them
 
 absl::Status EmbeddingCollection::Flush() {
-  impl_->snapshots->Join();
-  const StepPipeline::Pause pause(impl_->prefetcher->pipeline());
-  return impl_->tiers->Flush();
+  Impl& c = *impl_;
+  return c.Alone("Flush", [&] {
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    return c.tiers->Flush();
+  });
 }
 
 absl::Status EmbeddingCollection::ForEachRow(
     std::string_view table,
     const std::function<absl::Status(uint64_t key, std::span<const float> weights)>& fn) {
   Impl& c = *impl_;
-  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
-  c.snapshots->Join();
-  const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.rules,
-                                c.tiers.get(), fn);
+  return c.Alone("ForEachRow", [&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
+    c.snapshots->Join();
+    const StepPipeline::Pause pause(c.prefetcher->pipeline());
+    return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.rules,
+                                  c.tiers.get(), fn);
+  });
 }
 
 absl::Status EmbeddingCollection::Settle() {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::Status {
+  return c.Together("Settle", [&]() -> absl::Status {
     if (c.rules->stands()) return absl::OkStatus();
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
@@ -124,13 +133,13 @@ absl::Status EmbeddingCollection::Settle() {
       HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
       return c.rules->Settle(c.ctx, c.tiers->store());
     };
-    return c.shuffle == nullptr ? own() : c.RunTogether(own);
+    return c.Changing("Settle", [&] { return c.shuffle == nullptr ? own() : c.RunTogether(own); });
   });
 }
 
 absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::StatusOr<CollectionDigest> {
+  return c.Together("Digest", [&]() -> absl::StatusOr<CollectionDigest> {
     c.snapshots->Join();
     const StepPipeline::Pause pause(c.prefetcher->pipeline());
     CollectionDigest digest;

@@ -54,7 +54,7 @@ EmbeddingStats EmbeddingCollection::Stats() const {
 
 absl::StatusOr<EmbeddingStats> EmbeddingCollection::GlobalStats() {
   Impl& c = *impl_;
-  return c.Together([&]() -> absl::StatusOr<EmbeddingStats> {
+  return c.Together("GlobalStats", [&]() -> absl::StatusOr<EmbeddingStats> {
     // A device that has failed says so in the next call that needs it.
     c.tiers->WaitForDevice();
     WaitForStream(c.ctx).IgnoreError();

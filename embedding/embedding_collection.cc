@@ -1,7 +1,6 @@
 #include "embedding/embedding_collection_impl.h"
 
 #include <algorithm>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,21 +91,6 @@ absl::Status EmbeddingCollection::Impl::Take(const FeatureBatch& batch, TakeArra
 }
 
 template <typename Batch>
-absl::Status EmbeddingCollection::Impl::TakeForStep(const Batch& batch, TakeArrays arrays,
-                                                    ThreadPool* pool, bool late,
-                                                    TakenBatch* taken) const {
-  try {
-    return Take(batch, arrays, pool, taken);
-  } catch (const std::bad_alloc&) {
-    // Page-locked memory may be refused while the process has other memory left.
-    if (ctx.device == Device::kCpu && !late) throw;
-    return absl::ResourceExhaustedError(ctx.device == Device::kCpu
-                                            ? "Prefetch: no memory for the batch"
-                                            : "Prefetch: no page-locked memory for the batch");
-  }
-}
-
-template <typename Batch>
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
     const Batch& batch, std::shared_ptr<const void> owner, std::function<absl::Status()> ready) {
   if (static_cast<int32_t>(outstanding.size()) > options.prefetch_depth) {
@@ -122,10 +106,13 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
     taken->owner = std::move(owner);
     impl->take_late = [this, batch, arrays, taken, ready = std::move(ready)](ThreadPool* pool) {
       const absl::Status status = ready();
-      return status.ok() ? TakeForStep(batch, arrays, pool, /*late=*/true, taken) : status;
+      return status.ok() ? Take(batch, arrays, pool, taken) : status;
     };
   } else {
-    const absl::Status good = TakeForStep(batch, arrays, ctx.pool, /*late=*/false, taken);
+    // Page-locked memory may be refused while the process has other memory left.
+    const absl::Status good =
+        Caught(ctx.device == Device::kCpu ? "Prefetch" : "Prefetch, in page-locked memory",
+               [&] { return Take(batch, arrays, ctx.pool, taken); });
     if (!good.ok()) {
       taken->Clear();
       free_steps.push_back(std::move(impl));
@@ -148,14 +135,14 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& b
                                                             std::shared_ptr<const void> owner,
                                                             std::function<absl::Status()> ready) {
   return impl_->Together(
-      [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
+      "Prefetch", [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch,
                                                             std::shared_ptr<const void> owner,
                                                             std::function<absl::Status()> ready) {
   return impl_->Together(
-      [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
+      "Prefetch", [&] { return impl_->Prefetch(batch, std::move(owner), std::move(ready)); });
 }
 
 absl::Status EmbeddingCollection::Impl::CheckIdle(const char* call) const {
@@ -183,12 +170,12 @@ absl::Status EmbeddingCollection::Impl::Evaluate(const Batch& batch,
 
 absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Together([&] { return impl_->Evaluate(batch, output); });
+  return impl_->Together("Evaluate", [&] { return impl_->Evaluate(batch, output); });
 }
 
 absl::Status EmbeddingCollection::Evaluate(const FeatureBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Together([&] { return impl_->Evaluate(batch, output); });
+  return impl_->Together("Evaluate", [&] { return impl_->Evaluate(batch, output); });
 }
 
 // --- Facets

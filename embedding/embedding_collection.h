@@ -67,9 +67,9 @@ namespace hotrow {
 //          the tier, the budget and the need), FailedPrecondition (calls out of order), and those
 //          of the store. Errors while rows are made resident are returned by the Lookup of that
 //          step (with prefetch_depth = 0 by its Prefetch, or by its Lookup when it had waited).
-//          After an error the tables are as before; a step whose Lookup or Update failed can only
-//          be destroyed, except that with one rank a Lookup of a step that is not the oldest, or
-//          into views of another shape, may come again.
+//          After an error the tables are as before, or it says that no call may follow: memory ran
+//          out while rows changed. A step whose Lookup or Update failed can only be destroyed; with
+//          one rank a Lookup of a step that is not the oldest, or into wrong views, may come again.
 class EmbeddingCollection {
  public:
   // ctx.pool and ctx.stream must outlive the collection.

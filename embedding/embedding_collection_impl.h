@@ -17,6 +17,8 @@
 #include "base/buffer.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/thread_pool.h"
 #include "comm/lane.h"
 #include "comm/run_together.h"
@@ -67,8 +69,9 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
-  // Memory for steps to come, that which was used least lately first.
-  std::deque<std::unique_ptr<EmbeddingStep::Impl>> free_steps;
+  // Memory for steps to come, that which was used least lately first. Has room for all steps, so
+  // that their end takes no memory.
+  std::vector<std::unique_ptr<EmbeddingStep::Impl>> free_steps;
   internal::TrainedRows trained;  // of Update
 
   uint32_t steps = 0;
@@ -109,11 +112,25 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   // null: alone.
   Communicator* family() const { return shuffle == nullptr ? nullptr : options.ranks.communicator; }
-  // A call that all ranks make. What this rank alone refuses or throws ends it on all: the others
+  // A call of the collection. What it throws is its error.
+  template <typename Call>
+  auto Alone(std::string_view name, const Call& call) {
+    return Caught(name, [&]() -> decltype(call()) {
+      HOTROW_RETURN_IF_ERROR(tiers->Broken());
+      return call();
+    });
+  }
+  // One that all ranks make. What this rank alone refuses or throws ends it on all: the others
   // wait in it.
   template <typename Call>
-  auto Together(const Call& call) {
-    return OrEndJob(family(), call);
+  auto Together(std::string_view name, const Call& call) {
+    return OrEndJob(family(), [&] { return Alone(name, call); });
+  }
+  // The part of a call that changes rows. Where it throws, some have changed and others have not,
+  // and no call may follow.
+  template <typename Call>
+  auto Changing(std::string_view name, const Call& call) {
+    return Caught(name, call, [this](const absl::Status& thrown) { tiers->Break(thrown); });
   }
   // RowShuffle::RunTogether, whose thread begins without a device.
   absl::Status RunTogether(absl::FunctionRef<absl::Status()> work);
@@ -132,10 +149,6 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
                     internal::TakenBatch* taken) const;
   absl::Status Take(const FeatureBatch& batch, internal::TakeArrays arrays, ThreadPool* pool,
                     internal::TakenBatch* taken) const;
-  // Take for a step. It throws on the CPU alone, and not on a thread of the pipeline.
-  template <typename Batch>
-  absl::Status TakeForStep(const Batch& batch, internal::TakeArrays arrays, ThreadPool* pool,
-                           bool late, internal::TakenBatch* taken) const;
   // What EmbeddingResiduals asks for.
   bool kept() const override { return residuals != nullptr; }
   absl::StatusOr<HostBuffer<std::byte>> Save() override;
@@ -144,8 +157,9 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // --- embedding_step.cc
 
   absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> NewStep();
-  // Nobody is at work on the step, nor will be.
-  void End(EmbeddingStep::Impl* step, bool updated);
+  // Nobody is at work on the step, nor will be. It has ended also where there is an error: that its
+  // rows may have been lost, which the next call says, too.
+  absl::Status End(EmbeddingStep::Impl* step, bool updated);
   // The oldest step: its rows are resident, or come now.
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   // The same, if it is the turn of this step.

@@ -42,8 +42,8 @@ void EmbeddingStep::Cancel() {
   if (impl_ == nullptr) return;
   EmbeddingCollection::Impl* const collection = impl_->collection;
   collection->prefetcher->Withdraw(impl_.get());
-  collection->End(impl_.get(), /*updated=*/false);
-  collection->free_steps.push_back(std::move(impl_));
+  collection->End(impl_.get(), /*updated=*/false).IgnoreError();
+  collection->free_steps.push_back(std::move(impl_));  // there is room
 }
 
 int64_t EmbeddingStep::batch_size() const {
@@ -70,17 +70,21 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
     step = std::make_unique<EmbeddingStep::Impl>();
     step->collection = this;
     HOTROW_ASSIGN_OR_RETURN(step->batch, StepBatch::Create(Parts(), ctx));
+    free_steps.reserve(free_steps.size() + outstanding.size() + 1);
   } else {
     step = std::move(free_steps.front());
-    free_steps.pop_front();
+    free_steps.erase(free_steps.begin());
   }
   step->use = EmbeddingStep::Impl::Use::kPrefetched;
   return step;
 }
 
-void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
-  // Only this step can have begun anything: it was the oldest.
-  step->batch->End(ctx, &step->tiers, step->may_have_begun(), updated);
+absl::Status EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
+  const absl::Status ended = Changing("the end of a step", [&]() -> absl::Status {
+    // Only this step can have begun anything: it was the oldest.
+    step->batch->End(ctx, &step->tiers, step->may_have_begun(), updated);
+    return absl::OkStatus();
+  });
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
   if (at != outstanding.end()) {
     outstanding.erase(at);
@@ -89,6 +93,7 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   step->take_late = nullptr;
   // Last: what it lets go of may be code of the caller.
   step->batch->input.Clear();
+  return ended;
 }
 
 // --- Its lookup
@@ -102,13 +107,11 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     lookup_wait_ns += waited_ns;
     if (ctx.trace != nullptr) ctx.trace->Record("wait", begin_ns, begin_ns + waited_ns);
   }
-  if (!resident.ok()) {
-    step->use = EmbeddingStep::Impl::Use::kFailed;
-    return resident;
-  }
-  const absl::Status begun = step->batch->BeginLookup(ctx, &step->tiers, steps + 1);
-  step->use = begun.ok() ? EmbeddingStep::Impl::Use::kBegun : EmbeddingStep::Impl::Use::kFailed;
-  return begun;
+  step->use = EmbeddingStep::Impl::Use::kFailed;  // unless all goes well
+  HOTROW_RETURN_IF_ERROR(resident);
+  HOTROW_RETURN_IF_ERROR(step->batch->BeginLookup(ctx, &step->tiers, steps + 1));
+  step->use = EmbeddingStep::Impl::Use::kBegun;
+  return absl::OkStatus();
 }
 
 absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
@@ -141,13 +144,13 @@ absl::Status EmbeddingCollection::Impl::BeginOldest(EmbeddingStep::Impl* step) {
 absl::Status EmbeddingStep::BeginLookup() {
   if (impl_ == nullptr) return NoStepError("Lookup");
   EmbeddingCollection::Impl& c = *impl_->collection;
-  return c.Together([&] { return c.BeginOldest(impl_.get()); });
+  return c.Together("Lookup", [&] { return c.BeginOldest(impl_.get()); });
 }
 
 absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   if (impl_ == nullptr) return NoStepError("Lookup");
   EmbeddingCollection::Impl& c = *impl_->collection;
-  return c.Together([&]() -> absl::Status {
+  return c.Together("Lookup", [&]() -> absl::Status {
     // A late batch has its sizes then.
     if (impl_->late) HOTROW_RETURN_IF_ERROR(c.BeginOldest(impl_.get()));
     HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch->input, output));
@@ -190,7 +193,7 @@ absl::Status EmbeddingStep::LookupRows(const float** rows) {
   }
   EmbeddingCollection::Impl& c = *impl_->collection;
   HOTROW_RETURN_IF_ERROR(BeginLookup());
-  return c.LookupRows(impl_.get(), rows);  // of one rank alone
+  return c.Alone("LookupRows", [&] { return c.LookupRows(impl_.get(), rows); });
 }
 
 // --- Its update
@@ -222,7 +225,7 @@ absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
 absl::Status EmbeddingStep::BeginUpdate(const EmbeddingGradient& gradient) {
   if (impl_ == nullptr) return NoStepError("Update");
   EmbeddingCollection::Impl& c = *impl_->collection;
-  return c.Together([&] { return c.BeginUpdate(impl_.get(), gradient); });
+  return c.Together("Update", [&] { return c.BeginUpdate(impl_.get(), gradient); });
 }
 
 absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
@@ -230,7 +233,7 @@ absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
   EmbeddingStep step = std::move(*this);  // it ends here
   if (step.impl_ == nullptr) return NoStepError("Update");
   EmbeddingCollection::Impl& c = *step.impl_->collection;
-  return c.Together([&]() -> absl::Status {
+  return c.Together("Update", [&]() -> absl::Status {
     // Before gradients set out.
     if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -241,7 +244,8 @@ absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
                                  ? c.CheckUpdate(*step.impl_, gradient)
                                  : c.BeginUpdate(step.impl_.get(), gradient));
     }
-    return c.Update(step.impl_.get(), gradient, learning_rate_factor);
+    return c.Changing("Update",
+                      [&] { return c.Update(step.impl_.get(), gradient, learning_rate_factor); });
   });
 }
 
@@ -272,8 +276,9 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   absl::Status ended = rules->EndStep(steps, learning_rate_factor);
   unique_keys += served.size();
   CountLookups(b, served);
-  ended.Update(TellOfUpdate(&b));
-  End(step, /*updated=*/true);
+  // What the caller's function throws takes nothing from the rows.
+  ended.Update(Caught("on_update", [&] { return TellOfUpdate(&b); }));
+  ended.Update(End(step, /*updated=*/true));
   // What has aged since a snapshot began still belongs to it.
   if (snapshots->ended()) rules->DropAged(steps, tiers->store());
   return ended;

@@ -214,8 +214,7 @@ struct EmbeddingCollectionOptions {
   // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
   // by a thread of the collection's own.
   int32_t prefetch_depth = 0;
-  // Rows that evaluation brings in for a moment; batches are cut into slices that fit. A hard
-  // limit.
+  // A hard limit of the rows that evaluation brings in for a moment; batches are cut to fit.
   int64_t evaluation_staging_bytes = int64_t{64} << 20;
   RankOptions ranks;
   StartOptions start;
@@ -223,7 +222,8 @@ struct EmbeddingCollectionOptions {
   // Null, or called by the thread of each Update once that has changed its rows, for every table:
   // its number in `tables`, the distinct keys of the step that are kept here, how often each was
   // looked up (several ranks: by how many ranks). Sees the steps that were trained, each once and
-  // in order, and no evaluation. Must not call the collection.
+  // in order, and no evaluation. Must not call the collection. What it throws is an error of the
+  // Update, which has been made.
   std::function<void(uint32_t table, std::span<const RowKey> keys,
                      std::span<const int32_t> lookups)>
       on_update;

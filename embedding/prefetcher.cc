@@ -1,9 +1,8 @@
-#include <exception>
-#include <new>
 #include <utility>
 
 #include "base/device_stream.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "comm/run_together.h"
@@ -51,7 +50,7 @@ StepPipeline::Stages Prefetcher::Stages(const ExecContext& ctx, bool threaded) {
         HOTROW_RETURN_IF_ERROR(UseDevice(its));
         return WithRows([&] { return Fill(StepOf(job)); });
       },
-      .undo = [this](StepPipeline::Job* job) { GiveUp(StepOf(job)); },
+      .undo = [this](StepPipeline::Job* job) { tiers_->GiveUp(&StepOf(job)->tiers); },
   };
 }
 
@@ -66,21 +65,9 @@ void Prefetcher::Start(PrefetchedStep* step) {
 }
 
 absl::Status Prefetcher::WithRows(absl::FunctionRef<absl::Status()> work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    tiers_->Break();
-    return absl::ResourceExhaustedError("Prefetch: no memory for the rows of the batch");
-  }
-}
-
-void Prefetcher::GiveUp(PrefetchedStep* step) {
-  try {
-    tiers_->GiveUp(&step->tiers);
-  } catch (const std::bad_alloc&) {
-    tiers_->Break();
-    tiers_->GiveUp(&step->tiers);  // takes no memory then
-  }
+  return Caught("Prefetch, the rows of the batch", work, [this](const absl::Status& thrown) {
+    if (tiers_->has_caches()) tiers_->Break(thrown);  // else the step alone is lost
+  });
 }
 
 absl::Status Prefetcher::FindAndExchangeKeys(PrefetchedStep* step, Communicator& channel) {
@@ -107,19 +94,12 @@ absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) 
 }
 
 absl::Status Prefetcher::Place(PrefetchedStep* step) {
-  const absl::Status status = [&]() -> absl::Status {
-    try {
-      HOTROW_RETURN_IF_ERROR(id_lane_ == nullptr ? FindKeys(step, &unique_)
-                                                 : id_lane_->Wait(step->id_ticket));
-    } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError("Prefetch: no memory for the keys of the batch");
-    } catch (const std::exception&) {  // of who waits for the batch
-      return StatusOfException();
-    }
-    return WithRows([&] { return PlaceRows(step); });
-  }();
+  absl::Status status = Caught("Prefetch, the keys of the batch", [&] {
+    return id_lane_ == nullptr ? FindKeys(step, &unique_) : id_lane_->Wait(step->id_ticket);
+  });
+  if (status.ok()) status = WithRows([&] { return PlaceRows(step); });
   if (!status.ok()) {
-    GiveUp(step);
+    tiers_->GiveUp(&step->tiers);
     pipeline_.NotifyRoom();
   }
   return status;

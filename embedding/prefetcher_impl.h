@@ -64,11 +64,9 @@ class Prefetcher {
   absl::Status Place(PrefetchedStep* step);
   absl::Status PlaceRows(PrefetchedStep* step);
   absl::Status Fill(PrefetchedStep* step);
-  // Runs a part of those that changes tiers. Without memory it ends anywhere, and the tiers with
+  // Runs a part of those that changes tiers. What it throws ends it anywhere, and the tiers with
   // it. A stage that threw would end the process, or leave who withdraws its step waiting.
   absl::Status WithRows(absl::FunctionRef<absl::Status()> work);
-  // Tiers::GiveUp, which may find no memory either.
-  void GiveUp(PrefetchedStep* step);
   StepPipeline::Stages Stages(const ExecContext& ctx, bool threaded);
 
   Communicator* const communicator_;  // null: alone

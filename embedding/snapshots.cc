@@ -40,6 +40,7 @@ bool Snapshots::ended() const {
 }
 
 absl::Status Snapshots::CheckName(SnapshotId id) const {
+  HOTROW_RETURN_IF_ERROR(rows_->Broken());
   if (id == 0) {
     return absl::FailedPreconditionError(
         "EmbeddingSnapshots::Begin: a snapshot's name must not be 0");
@@ -59,7 +60,11 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
 
 void Snapshots::Tidy() {
   TraceSpan span(ctx_.trace, "snapshot_tidy");
-  rows_->store()->TidyForSnapshot();
+  // Without it the snapshot may be possible all the same.
+  Caught("", [&]() -> absl::Status {
+    rows_->store()->TidyForSnapshot();
+    return absl::OkStatus();
+  }).IgnoreError();
 }
 
 void Snapshots::EndCapture() {
@@ -68,7 +73,7 @@ void Snapshots::EndCapture() {
 }
 
 absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
-  const absl::Status status = [&]() -> absl::Status {
+  const absl::Status status = Caught("writing a snapshot", [&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(UseDevice(ctx_));
     for (bool more = true; more;) {
       if (stopping_.load()) return absl::CancelledError("the collection is closing");
@@ -79,7 +84,7 @@ absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
     if (tidy) Tidy();
     TraceSpan span(ctx_.trace, "snapshot");
     return rows_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
-  }();
+  });
   if (!status.ok()) EndCapture();
   return status;
 }
@@ -88,7 +93,7 @@ void Snapshots::WriteHeld() {
   if (stopping_.load()) return;
   // Now, and not in the pause of the next snapshot, which says what is wrong if this fails.
   TraceSpan span(ctx_.trace, "write_held");
-  rows_->WriteHeld().IgnoreError();
+  Caught("", [&] { return rows_->WriteHeld(); }).IgnoreError();
 }
 
 void Snapshots::SetEnded() {
@@ -146,18 +151,23 @@ absl::Status Snapshots::Begin(SnapshotId id) {
   if (!rows_->has_caches()) {
     // Nothing may change a row meanwhile, and the caller is here.
     TraceSpan span(ctx_.trace, "snapshot");
-    if (tidy) rows_->store()->TidyForSnapshot();
-    status = rows_->store()->PrepareSnapshot(id, [] {});
+    status = Caught("writing a snapshot", [&] {
+      if (tidy) rows_->store()->TidyForSnapshot();
+      return rows_->store()->PrepareSnapshot(id, [] {});
+    });
     Finish(status);
     SetEnded();
   } else {
-    const bool beside = rows_->HasRoomBesideSnapshot();
+    bool beside = false;
     // What was held back comes last: whoever waits to commit the snapshot, which may make room for
     // it, need not wait for that.
-    absl::StatusOr<std::thread> thread = StartThread("writing a snapshot", [this, id, tidy] {
-      Finish(Write(id, tidy));
-      WriteHeld();
-      SetEnded();
+    absl::StatusOr<std::thread> thread = Caught("writing a snapshot", [&] {
+      beside = rows_->HasRoomBesideSnapshot();
+      return StartThread("writing a snapshot", [this, id, tidy] {
+        Finish(Write(id, tidy));
+        WriteHeld();
+        SetEnded();
+      });
     });
     if (thread.ok()) {
       write_thread_ = *std::move(thread);

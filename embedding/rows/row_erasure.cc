@@ -64,7 +64,7 @@ absl::Status RowErasure::EraseCounted(int32_t table) {
   return erased;
 }
 
-absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
+absl::StatusOr<std::vector<uint64_t>> RowErasure::Choose(int32_t table, const Wanted& wanted) {
   const PlannedTable& planned = plan_.tables[table];
   const auto number = static_cast<uint32_t>(planned.config);
   std::vector<uint64_t> keys;
@@ -80,8 +80,7 @@ absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
     });
   };
   HOTROW_RETURN_IF_ERROR(shuffle_ == nullptr ? choose() : shuffle_->RunTogether(choose));
-  HOTROW_RETURN_IF_ERROR(Run(table, keys));
-  return std::ssize(keys);
+  return keys;
 }
 
 absl::Status RowErasure::Run(int32_t table, std::span<const uint64_t> keys) {

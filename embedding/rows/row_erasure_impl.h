@@ -25,7 +25,7 @@ namespace hotrow::internal {
 // the keys are new.
 //
 // Threads: the caller's, while the pipeline is paused, no snapshot is being written, no step has
-//          been looked up and no exchange is under way. With several ranks all call Run together,
+//          been looked up and no exchange is under way. With several ranks all call these together,
 //          each with its own keys, wherever they are kept.
 // Errors:  InvalidArgument when the ranks name different tables, those of the tiers and the
 //          communicator.
@@ -46,9 +46,9 @@ class RowErasure {
   absl::Status Run(int32_t table, std::span<const uint64_t> keys);
 
   // The rows of this rank that `wanted` says; aged ones are not asked for, because whether they are
-  // still there depends on the store. Returns how many.
+  // still there depends on the store. Their keys, for Run.
   using Wanted = std::function<bool(const StoredRow& row)>;
-  absl::StatusOr<int64_t> RunIf(int32_t table, const Wanted& wanted);
+  absl::StatusOr<std::vector<uint64_t>> Choose(int32_t table, const Wanted& wanted);
 
  private:
   // Those of a piece that this rank keeps.

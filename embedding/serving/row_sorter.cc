@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "embedding/serving/row_sorter_impl.h"
 
 namespace hotrow::internal {
@@ -39,7 +40,8 @@ RowSorter::~RowSorter() {
   if (!row_.empty()) options_.share->Return(&row_);
   if (file_ == nullptr) return;
   file_.reset();
-  options_.env->Remove(options_.path).IgnoreError();  // the next sorter overwrites it
+  // The next sorter overwrites it.
+  Caught("", [this] { return options_.env->Remove(options_.path); }).IgnoreError();
 }
 
 absl::StatusOr<std::unique_ptr<RowSorter>> RowSorter::Create(const Options& options) {

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/tiers/cached_table_impl.h"
@@ -203,10 +204,10 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   Placing placing = {.order = outflow_->Lock()};
   try {
     return PlaceInOrder(ctx, keys, counts, &placing, step);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     // With the lock: rows that a chunk has evicted may be lost, and a snapshot that waits to end
     // must not do so without them.
-    Break();
+    Break(StatusOfException("placing the rows of a step"));
     throw;
   }
 }
@@ -260,11 +261,9 @@ void CachedTable::FinishPlacing(const ExecContext& ctx) {
   if (index_ != nullptr) cache_->Note(index_->EnqueueStats());
 }
 
-void CachedTable::Break() {
+void CachedTable::Break(const absl::Status& why) {
   const std::lock_guard<std::mutex> lock(cache_->mutex());
-  cache_->Note(
-      absl::ResourceExhaustedError("row cache: there was no memory while rows were placed, so it "
-                                   "may lack some; go on from the last checkpoint"));
+  cache_->Note(why);
 }
 
 void CachedTable::GiveUp(StepRows* step) {
@@ -403,12 +402,8 @@ absl::Status CachedTable::ForEachUnwritten(RowsFn visit) {
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more) {
     more = marks_->WritePart(
-        [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) -> absl::Status {
-          try {  // marks that have begun must end
-            return outflow_->PassOn(keys, rows, visit);
-          } catch (const std::bad_alloc&) {
-            return absl::ResourceExhaustedError("no memory for what reads the rows");
-          }
+        [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
+          return outflow_->PassOn(keys, rows, visit);
         },
         /*stay_dirty=*/true);
   }

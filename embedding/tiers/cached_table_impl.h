@@ -67,7 +67,7 @@ class CachedTable : public TieredTable {
   }
   void FinishPlacing(const ExecContext& ctx) override;
   void GiveUp(StepRows* step) override;
-  void Break() override;
+  void Break(const absl::Status& why) override;
 
   absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override;
   // A row of the cache is updated where it is read.

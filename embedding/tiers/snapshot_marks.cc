@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "embedding/tiers/snapshot_marks_impl.h"
 
@@ -13,6 +14,8 @@ absl::StatusOr<std::unique_ptr<SnapshotMarks>> SnapshotMarks::Create(GuardedCach
   std::unique_ptr<SnapshotMarks> marks(new SnapshotMarks(cache, row_bytes));
   const Device device = cache->device();
   marks->part_rows_ = buffers.part_rows;
+  marks->part_keys_.reserve(static_cast<size_t>(buffers.part_rows));
+  marks->part_pointers_.reserve(static_cast<size_t>(buffers.part_rows));
   HOTROW_ASSIGN_OR_RETURN(marks->part_,
                           SharedBuffer<std::byte>::Create(buffers.part_rows * row_bytes, {device}));
   HOTROW_ASSIGN_OR_RETURN(marks->taken_keys_,
@@ -102,7 +105,9 @@ absl::StatusOr<bool> SnapshotMarks::WritePart(Write write, bool stay_dirty) {
     }
     if (part_keys_.empty()) return marking_;
   }
-  const absl::Status status = write(part_keys_, part_pointers_);
+  // Rows are pinned, and clean.
+  const absl::Status status =
+      Caught("rows of a snapshot", [&] { return write(part_keys_, part_pointers_); });
   const auto n = static_cast<int64_t>(part_keys_.size());
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   if (pins_ > 0) {

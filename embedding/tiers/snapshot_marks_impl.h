@@ -47,8 +47,8 @@ class SnapshotMarks {
   // Those of the step's rows that are marked; `slots` are where the cache can read them.
   absl::Status KeepBeforeUpdate(const ExecContext& ctx, std::span<const int64_t> slots);
   // Takes part of the marked rows to `write`, without the lock. False: there are none left. On an
-  // error of `write` they are dirty, or wait in the ring. stay_dirty: as after an error, for who
-  // only looks at them, and updates none meanwhile.
+  // error of `write`, or what it throws, they are dirty, or wait in the ring. stay_dirty: as after
+  // an error, for who only looks at them, and updates none meanwhile.
   absl::StatusOr<bool> WritePart(Write write, bool stay_dirty = false);
   // What is marked still is simply dirty again, and copies are dropped: their rows are dirty, or
   // held back and newer.

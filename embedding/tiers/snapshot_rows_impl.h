@@ -18,6 +18,8 @@ class SnapshotRows {
   // Whether there are caches; without them only the store is asked.
   virtual bool has_caches() const = 0;
 
+  // Why no snapshot may be taken of them any more, or OK.
+  virtual absl::Status Broken() const = 0;
   // Begins a snapshot; on an error none has begun.
   virtual absl::Status BeginSnapshot() = 0;
   // Writes some of the rows that were dirty then to the store. False: all are there.

@@ -226,9 +226,10 @@ class TieredTable {
   // Undoes Place; filled rows stay in the cache, unpinned. Steps that were placed while this one
   // was not filled must be given up before.
   virtual void GiveUp(StepRows* step) = 0;
-  // One of these has ended by an exception, so a cache may have rows without their bytes: later
-  // calls that return a status fail with ResourceExhausted. Without a cache only the step is lost.
-  virtual void Break() {}
+  // A call has ended by an exception, so a cache may have rows without their bytes: later calls
+  // that return a status return this one. Without a cache it is for who calls the table to make
+  // none.
+  virtual void Break(const absl::Status& /*why*/) {}
 
   // --- A resident step
 

@@ -5,7 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/out_of_room.h"
+#include "base/own_status.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "embedding/storage_fields.h"
 #include "embedding/tiers/store_reads.h"
@@ -227,12 +230,31 @@ absl::Status Tiers::MakeResident(const ExecContext& ctx, TierStep* step) {
 }
 
 void Tiers::GiveUp(TierStep* step) {
-  for (size_t w = 0; w < step->widths.size(); ++w) widths_[w].table->GiveUp(&step->widths[w]);
-  CountOut(step, /*updated=*/false);
+  const auto give_up = [&]() -> absl::Status {
+    for (size_t w = 0; w < step->widths.size(); ++w) widths_[w].table->GiveUp(&step->widths[w]);
+    CountOut(step, /*updated=*/false);
+    return absl::OkStatus();
+  };
+  // Whoever gives a step up has an error already.
+  Caught("giving a step up", give_up, [this](const absl::Status& thrown) {
+    Break(thrown);
+  }).IgnoreError();
 }
 
-void Tiers::Break() {
-  for (const Width& width : widths_) width.table->Break();
+void Tiers::Break(const absl::Status& thrown) {
+  absl::Status why = Caught("", [&] {
+    return WithText(thrown, absl::StrCat(std::string(thrown.message()),
+                                         "; rows may lack what belongs to them since then, so no "
+                                         "call may follow: go on from the last checkpoint"));
+  });
+  for (const Width& width : widths_) width.table->Break(why);
+  const std::lock_guard lock(broken_mutex_);
+  broken_.Update(std::move(why));
+}
+
+absl::Status Tiers::Broken() const {
+  const std::lock_guard lock(broken_mutex_);
+  return OwnStatus(broken_);
 }
 
 // --- A resident step
@@ -360,13 +382,15 @@ absl::Status Tiers::Close() { return store_.store->Close(); }
 // --- Snapshots
 
 absl::Status Tiers::BeginSnapshot() {
+  unfinished_.clear();
+  unfinished_.reserve(widths_.size());  // what has begun must end
   for (size_t w = 0; w < widths_.size(); ++w) {
-    const absl::Status begun = widths_[w].table->BeginSnapshot();
+    const absl::Status begun =
+        Caught("beginning a snapshot", [&] { return widths_[w].table->BeginSnapshot(); });
     if (begun.ok()) continue;
     for (size_t d = 0; d < w; ++d) widths_[d].table->EndSnapshot();
     return begun;
   }
-  unfinished_.clear();
   for (const Width& width : widths_) unfinished_.push_back(width.table.get());
   next_unfinished_ = 0;
   const std::lock_guard lock(room_mutex_);

@@ -77,9 +77,12 @@ class Tiers final : public SnapshotRows {
   absl::Status Fetch(const ExecContext& ctx, TierStep* step);
   // Fetch, once all keys are placed.
   absl::Status MakeResident(const ExecContext& ctx, TierStep* step);
+  // Where it finds no memory, Break.
   void GiveUp(TierStep* step);
-  // TieredTable::Break of all.
-  void Break();
+  // A call has thrown this, so rows may lack their bytes, or some have changed of those that change
+  // together. Broken says so from then on, and so does TieredTable::Break of all. Any thread.
+  void Break(const absl::Status& thrown);
+  absl::Status Broken() const override;
 
   // --- A resident step
 
@@ -185,6 +188,8 @@ class Tiers final : public SnapshotRows {
   std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
   RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
   std::vector<Width> widths_;
+  mutable std::mutex broken_mutex_;
+  absl::Status broken_;       // under broken_mutex_
   std::mutex room_mutex_;     // of what Width counts over a disk
   bool in_snapshot_ = false;  // under room_mutex_: rows are being written for one
   std::vector<bool> frozen_;  // by the number of a table: no row of it is ever written

@@ -314,7 +314,7 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
 
 // One call fails, some time after the snapshot was begun. The snapshot is there and right, or it is
 // not there; the tables go on.
-TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
+void RunSnapshotsOverFaults(bool throws) {
   constexpr int kSteps = 40;
   constexpr uint64_t kRows = 2000;
   const std::vector<Hash128> expected = ReferenceHashes(SmallTables(), kSteps, kRows);
@@ -332,7 +332,11 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
     while (trainer.step() < 10) {
       HOTROW_ASSERT_OK(trainer.Step());
     }
-    env.FailCall(env.calls() + k, absl::ResourceExhaustedError("injected"));
+    if (throws) {
+      env.ThrowCall(env.calls() + k);
+    } else {
+      env.FailCall(env.calls() + k, absl::ResourceExhaustedError("injected"));
+    }
     const absl::Status begun = tables->snapshots().Begin(10);
     if (begun.ok()) {
       while (trainer.step() < 20) {
@@ -342,7 +346,8 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
     const absl::Status first = begun.ok() ? tables->snapshots().Wait() : begun;
     if (env.faults() == 0) break;
     if (!first.ok()) {
-      EXPECT_THAT(first, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("injected")));
+      EXPECT_THAT(first, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr(throws ? "out of memory" : "injected")));
       if (begun.ok()) {
         EXPECT_THAT(tables->snapshots().Prepared(), Not(test::IsOk()));
       }
@@ -374,6 +379,10 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
   }
   EXPECT_GE(failed, 4) << "a snapshot makes more calls than that";
 }
+
+TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) { RunSnapshotsOverFaults(false); }
+// On the thread that writes it nobody would catch what is thrown.
+TEST(SnapshotFailureTest, AlsoWhereThereWasNoMemory) { RunSnapshotsOverFaults(true); }
 
 // An SSD that fails at some call and from there on: what was prepared before is there again
 // when the disk is.
@@ -515,6 +524,7 @@ class StuckRows final : public internal::SnapshotRows {
 
   RowStore* store() const override { return store_.get(); }
   bool has_caches() const override { return true; }
+  absl::Status Broken() const override { return absl::OkStatus(); }
   absl::Status BeginSnapshot() override { return absl::OkStatus(); }
   absl::StatusOr<bool> WriteSnapshotPart() override { return false; }
   void EndSnapshot() override {}

@@ -374,7 +374,7 @@ TEST(CachedTableTest, WhatIsBrokenRefusesAllCalls) {
   const std::vector<int32_t> counts(keys.size(), 1);
   StepRows step;
   HOTROW_ASSERT_OK(table->Place(ExecContext(), keys, counts, &step));
-  table->Break();
+  table->Break(absl::ResourceExhaustedError("no memory"));
   table->GiveUp(&step);
   const auto broken = [](const absl::Status& status) {
     EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kResourceExhausted,
@@ -400,7 +400,7 @@ TEST(StagedTableTest, ASnapshotDoesNotEndWithoutRowsOfAStepThatThrew) {
   EXPECT_THROW((*table)->Place(ExecContext(), keys, counts, &step).IgnoreError(), std::bad_alloc);
   const auto broken = [](const absl::Status& status) {
     EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kResourceExhausted,
-                                       testing::HasSubstr("no memory")));
+                                       testing::HasSubstr("out of memory")));
   };
   broken((*table)->WriteSnapshotPart().status());
   broken((*table)->Flush());
