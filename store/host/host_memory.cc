@@ -194,9 +194,15 @@ absl::Status HostArena::Provide(int64_t bytes, ThreadPool* pool, int64_t at_once
   if (awaited_.empty()) return status;
   HOTROW_ASSIGN_OR_RETURN(const ExecContext current, CurrentDevice(device_));
   locking_ = true;
-  absl::StatusOr<std::thread> started = StartThread("locking memory of the store", [=, this] {
+  const auto lock_awaited = [=, this]() -> absl::Status {
     UseDevice(current).IgnoreError();  // then locking fails, too
     LockAwaited();
+    return absl::OkStatus();
+  };
+  absl::StatusOr<std::thread> started = Caught("", [&] {
+    return StartThread("locking memory of the store", [lock_awaited, this] {
+      Caught("", lock_awaited, [this](const absl::Status&) { EndLocking(); }).IgnoreError();
+    });
   });
   if (started.ok()) {
     thread_ = *std::move(started);
@@ -227,6 +233,12 @@ void HostArena::LockAwaited() {
     for (BudgetedBuffer<std::byte>& other : awaited_) GiveBack(std::move(other));
     awaited_.clear();
   }
+  lock.unlock();
+  EndLocking();
+}
+
+void HostArena::EndLocking() {
+  const std::lock_guard lock(mutex_);
   locking_ = false;
   provided_changed_.notify_all();
 }

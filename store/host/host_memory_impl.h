@@ -141,6 +141,7 @@ class HostArena {
   absl::StatusOr<HostRegistration> Lock(BudgetedBuffer<std::byte>* memory, ThreadPool* pool) const;
   // What the thread runs.
   void LockAwaited();
+  void EndLocking();
 
   MemoryBudget& budget_;
   const Device device_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "store/host/host_snapshot_impl.h"
 
 namespace hotrow::internal {
@@ -113,7 +114,8 @@ absl::Status HostSnapshotDir::Prepare(SnapshotId snapshot, absl::FunctionRef<voi
   }
   const std::string path = PathOf(snapshot);
   const std::string tmp_path = path + std::string(kSnapshotTmpSuffix);
-  absl::StatusOr<SnapshotFile> file = Write(snapshot, tmp_path);
+  absl::StatusOr<SnapshotFile> file =
+      Caught("host store", [&] { return Write(snapshot, tmp_path); });
   absl::Status status = file.status();
   if (status.ok()) status = env_.Rename(tmp_path, path);
   if (!status.ok()) {

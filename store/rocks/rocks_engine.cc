@@ -40,17 +40,12 @@ namespace hotrow::internal {
 class RocksEvents final : public rocksdb::EventListener {
  public:
   void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* error) override {
-    const std::lock_guard lock(mutex_);
-    error_ = *error;
+    Note(*error);
   }
   void OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) override {
-    const std::lock_guard lock(mutex_);
-    error_ = info.new_bg_error;
+    Note(info.new_bg_error);
   }
-  void OnErrorRecoveryCompleted(rocksdb::Status) override {
-    const std::lock_guard lock(mutex_);
-    error_ = rocksdb::Status::OK();
-  }
+  void OnErrorRecoveryCompleted(rocksdb::Status) override { Note(rocksdb::Status::OK()); }
   void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo&) override {
     files_deleted_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -79,6 +74,15 @@ class RocksEvents final : public rocksdb::EventListener {
   int64_t files_deleted() const { return files_deleted_.load(std::memory_order_relaxed); }
 
  private:
+  void Note(const rocksdb::Status& error) {
+    const std::lock_guard lock(mutex_);
+    const auto copy = [&]() -> absl::Status {
+      error_ = error;  // its codes, then its words
+      return absl::OkStatus();
+    };
+    Caught("", copy).IgnoreError();
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   rocksdb::Status error_;

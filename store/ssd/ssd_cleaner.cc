@@ -86,7 +86,9 @@ SsdCleaner::Round SsdCleaner::RunPacedRound() {
 
 SsdCleaner::Round SsdCleaner::RunRound() {
   const bool was_full = p_.room.LacksFreshSegments();
-  const absl::StatusOr<bool> gained = CleanRound();
+  const absl::StatusOr<bool> gained = Caught(
+      "cleaning", [&] { return CleanRound(); },
+      [this](const absl::Status& thrown) { p_.log.Break(thrown); });
   return {.status = gained.status(), .gained = gained.ok() && *gained, .was_full = was_full};
 }
 

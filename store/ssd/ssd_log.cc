@@ -61,16 +61,7 @@ SsdLog::~SsdLog() {
     changed_.notify_all();
     writer_.join();
   }
-  // Chunks give their buffers back under the lock.
-  std::map<uint64_t, std::shared_ptr<SsdChunk>> pending;
-  std::deque<Write> writes;
-  std::vector<Write> failed;
-  {
-    std::lock_guard lock(mutex_);
-    pending.swap(pending_);
-    writes.swap(writes_);
-    failed.swap(failed_);
-  }
+  // Chunks that are left give their buffers back to members that end after them.
 }
 
 std::string SsdLog::SegmentPath(uint32_t slot) const {
@@ -374,7 +365,7 @@ void SsdLog::HandOver(SsdStream stream, int64_t to, bool close) {
   if (options_.background) {
     changed_.notify_all();
   } else {
-    RunWrites(std::move(inline_writes));
+    RunWrites(inline_writes);
   }
 }
 
@@ -388,7 +379,7 @@ void SsdLog::Seal(SsdStream stream) {
 
 // --- Writing -------------------------------------------------------------------------------------
 
-void SsdLog::RunWrites(std::vector<Write> writes) {
+void SsdLog::RunWrites(std::span<Write> writes) {
   std::vector<IoRequest> requests;
   requests.reserve(writes.size());
   for (size_t i = 0; i < writes.size(); ++i) {
@@ -441,19 +432,38 @@ void SsdLog::RunWrites(std::vector<Write> writes) {
 }
 
 void SsdLog::WriterLoop() {
+  std::array<Write, kWriterDepth> batch;
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !writes_.empty(); });
     if (writes_.empty()) return;
-    std::vector<Write> batch;
-    while (!writes_.empty() && batch.size() < kWriterDepth) {
-      batch.push_back(std::move(writes_.front()));
+    size_t n = 0;
+    for (; n < batch.size() && !writes_.empty(); ++n) {
+      batch[n] = std::move(writes_.front());
       writes_.pop_front();
     }
     lock.unlock();
-    RunWrites(std::move(batch));
+    const auto write = [&]() -> absl::Status {
+      RunWrites(std::span(batch).first(n));
+      return absl::OkStatus();
+    };
+    Caught("", write, [this](const absl::Status& thrown) { Break(thrown); }).IgnoreError();
+    batch = {};  // gives buffers back
     lock.lock();
   }
+}
+
+void SsdLog::Break(const absl::Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return;
+    broken_ = Caught("SSD store", [&] {
+      return absl::Status(why.code(),
+                          absl::StrCat("SSD store: ", std::string(why.message()),
+                                       "; nothing more is written until it is opened again"));
+    });
+  }
+  changed_.notify_all();
 }
 
 bool SsdLog::AnyToBeTried(const WriteMark& mark) const {
@@ -474,7 +484,7 @@ SsdLog::WriteMark SsdLog::RetryAndMark() {
     changed_.notify_all();
   } else if (!again.empty()) {
     lock.unlock();
-    RunWrites(std::move(again));
+    RunWrites(again);
   }
   return mark;
 }
@@ -483,7 +493,7 @@ absl::Status SsdLog::WaitWritten(const WriteMark& mark) {
   std::unique_lock lock(mutex_);
   // That nothing is in failed_ says nothing about the writes before the mark: another call may have
   // taken one out and be trying it now.
-  changed_.wait(lock, [&] { return !AnyToBeTried(mark); });
+  changed_.wait(lock, [&] { return !broken_.ok() || !AnyToBeTried(mark); });
   if (!broken_.ok()) return OwnStatus(broken_);
   return AnyUnwritten(mark) ? OwnStatus(write_error_) : absl::OkStatus();
 }
@@ -511,13 +521,14 @@ absl::Status SsdLog::Sync() {
     std::atomic<size_t> next{0};
     const auto sync_some = [&] {
       for (size_t i = next.fetch_add(1); i < dirty.size(); i = next.fetch_add(1)) {
-        statuses[i] = dirty[i]->file->Sync();
+        statuses[i] = Caught("sync", [&] { return dirty[i]->file->Sync(); });
       }
     };
     std::vector<std::thread> threads;
     threads.reserve(kSyncsAtOnce);
     while (threads.size() + 1 < std::min(kSyncsAtOnce, dirty.size())) {
-      absl::StatusOr<std::thread> thread = StartThread("syncing files side by side", sync_some);
+      absl::StatusOr<std::thread> thread =
+          Caught("", [&] { return StartThread("syncing files side by side", sync_some); });
       if (!thread.ok()) break;  // those there are and this one do it all
       threads.push_back(*std::move(thread));
     }
@@ -532,14 +543,9 @@ absl::Status SsdLog::Sync() {
   if (status.ok() && directory) status = options_.env->SyncDir(options_.path);
   if (status.ok()) return status;
   // The kernel has forgotten which pages are dirty: a second sync would say OK and save nothing.
-  std::lock_guard lock(mutex_);
-  if (broken_.ok()) {
-    broken_ = absl::Status(
-        status.code(), absl::StrCat("SSD store: a sync failed, nothing more is written until it is "
-                                    "opened again: ",
-                                    std::string(status.message())));
-  }
-  return OwnStatus(broken_);
+  Break(
+      absl::Status(status.code(), absl::StrCat("a sync failed: ", std::string(status.message()))));
+  return broken();
 }
 
 absl::Status SsdLog::broken() const {

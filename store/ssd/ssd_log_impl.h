@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -161,7 +162,10 @@ class SsdLog {
   absl::Status WaitWritten() { return WaitWritten(RetryAndMark()); }
   // Makes durable what is written, and the names of new files.
   absl::Status Sync();
-  // The sync that failed; nothing is written after it.
+  // Nothing is written from now on, and no state is committed: a sync has failed, or a call that
+  // changes the store has thrown this, anywhere. Finds go on. Any thread.
+  void Break(const absl::Status& why);
+  // Why that is so, or OK.
   absl::Status broken() const;
 
   // --- Reading -----------------------------------------------------------------------------------
@@ -281,7 +285,7 @@ class SsdLog {
   // Whether there is one among the writes numbered below `end`; under mutex_.
   bool AnyToBeTried(const WriteMark& mark) const;
   bool AnyUnwritten(const WriteMark& mark) const;
-  void RunWrites(std::vector<Write> writes);
+  void RunWrites(std::span<Write> writes);
   absl::Status RetryFailed();
   void WriterLoop();
   void ReturnBuffer(std::byte* data);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "store/ssd/ssd_format_impl.h"
 
 namespace hotrow::internal {
@@ -103,7 +104,10 @@ absl::Status SsdReader::Find(std::span<const RowKey> keys, std::span<std::byte* 
   absl::Status status;
   for (size_t at = 0; at < keys.size() && status.ok(); at += kFindKeys) {
     const size_t n = std::min(kFindKeys, keys.size() - at);
-    status = FindSome(*context, keys.subspan(at, n), rows.subspan(at, n), found.subspan(at, n));
+    // Others wait for the context.
+    status = Caught("SSD store", [&] {
+      return FindSome(*context, keys.subspan(at, n), rows.subspan(at, n), found.subspan(at, n));
+    });
   }
   contexts_->Return(std::move(context));
   return status;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "store/host/host_memory_impl.h"
 #include "store/ssd/ssd_appender_impl.h"
 #include "store/ssd/ssd_chunk_reader_impl.h"
@@ -77,11 +78,16 @@ struct SsdStore::Impl {
   absl::Status TakeLock();
   absl::Status CreateLog(const SsdManifest& manifest);
 
-  // Writes a batch piece by piece, at the pace of the cleaner. append(done) appends what follows
-  // the first `done` keys of the batch.
+  // Writes a batch of some keys piece by piece, at the pace of the cleaner. append(done) appends
+  // what follows the first `done` keys of the batch.
   absl::Status Write(size_t num_keys, absl::FunctionRef<SsdAppended(size_t done)> append);
   SsdRoom::Changes ChangesOf(std::span<const RowsToCome> to_come) const;
   absl::Status CheckChanges(const SsdRoom::Changes& changes) const;
+  // Runs what changes the store. What it throws ends it anywhere, so nothing more is written.
+  template <typename Work>
+  auto Changing(const Work& work) {
+    return Caught("", work, [this](const absl::Status& thrown) { log->Break(thrown); });
+  }
   // Makes a commit, with the cleaner paused where it must be.
   absl::Status Commit(
       absl::FunctionRef<absl::StatusOr<bool>(SsdCommits::Cleaning cleaning)> commit);
@@ -235,14 +241,16 @@ absl::Status SsdStore::Impl::Open() {
 
 absl::Status SsdStore::Close() {
   Impl& impl = *impl_;
-  const std::unique_lock pause = impl.cleaner->Pause();
-  for (const SsdStream stream : {SsdStream::kSurvivors, SsdStream::kFresh}) {
-    std::lock_guard lock(impl.log->stream_mutex(stream));
-    impl.log->Seal(stream);
-  }
-  HOTROW_RETURN_IF_ERROR(impl.commits->Commit(SsdCommits::Cleaning::kPaused).status());
-  impl.cleaner->Retire();  // and leaves the image of the index alone
-  return impl.commits->WriteImage(*impl.index);
+  return impl.Changing([&]() -> absl::Status {
+    const std::unique_lock pause = impl.cleaner->Pause();
+    for (const SsdStream stream : {SsdStream::kSurvivors, SsdStream::kFresh}) {
+      std::lock_guard lock(impl.log->stream_mutex(stream));
+      impl.log->Seal(stream);
+    }
+    HOTROW_RETURN_IF_ERROR(impl.commits->Commit(SsdCommits::Cleaning::kPaused).status());
+    impl.cleaner->Retire();  // and leaves the image of the index alone
+    return impl.commits->WriteImage(*impl.index);
+  });
 }
 
 // --- Batches -------------------------------------------------------------------------------------
@@ -255,17 +263,20 @@ absl::Status SsdStore::Find(std::span<const RowKey> keys, std::span<std::byte* c
 
 absl::Status SsdStore::Impl::Write(size_t num_keys,
                                    absl::FunctionRef<SsdAppended(size_t done)> append) {
-  size_t done = 0;
-  while (done < num_keys) {
-    pacer->Wait();
-    const SsdAppended piece = append(done);
-    if (piece.first_chunk) cleaner->WakeIfShort();
-    HOTROW_RETURN_IF_ERROR(piece.status);
-    pacer->Charge(piece.log_bytes);
-    done += piece.keys;
-    if (piece.keys == 0) HOTROW_RETURN_IF_ERROR(cleaner->WaitForRoom(piece.no_room));
-  }
-  return absl::OkStatus();
+  return Changing([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(commits->DropImage());
+    size_t done = 0;
+    while (done < num_keys) {
+      pacer->Wait();
+      const SsdAppended piece = append(done);
+      if (piece.first_chunk) cleaner->WakeIfShort();
+      HOTROW_RETURN_IF_ERROR(piece.status);
+      pacer->Charge(piece.log_bytes);
+      done += piece.keys;
+      if (piece.keys == 0) HOTROW_RETURN_IF_ERROR(cleaner->WaitForRoom(piece.no_room));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status SsdStore::InsertOrAssign(std::span<const RowKey> keys,
@@ -274,7 +285,6 @@ absl::Status SsdStore::InsertOrAssign(std::span<const RowKey> keys,
   std::vector<RowKey> index_keys;
   HOTROW_RETURN_IF_ERROR(impl_->tables->ToIndexKeys(keys, &index_keys));
   if (keys.empty()) return absl::OkStatus();
-  HOTROW_RETURN_IF_ERROR(impl_->commits->DropImage());
   HOTROW_RETURN_IF_ERROR(impl_->room->CheckRows(*impl_->index, index_keys));
   return impl_->Write(keys.size(), [&](size_t done) {
     return impl_->appender->AppendRows(std::span(index_keys).subspan(done), rows.subspan(done));
@@ -285,7 +295,6 @@ absl::Status SsdStore::Erase(std::span<const RowKey> keys) {
   std::vector<RowKey> index_keys;
   HOTROW_RETURN_IF_ERROR(impl_->tables->ToIndexKeys(keys, &index_keys));
   if (keys.empty()) return absl::OkStatus();
-  HOTROW_RETURN_IF_ERROR(impl_->commits->DropImage());
   return impl_->Write(keys.size(), [&](size_t done) {
     return impl_->appender->AppendErasures(std::span(index_keys).subspan(done));
   });
@@ -301,13 +310,14 @@ absl::Status SsdStore::Iterate(
   const std::unique_lock pause = impl_->cleaner->Pause();
   const SsdReaderTicket ticket(log.gate());
   std::vector<SsdSegmentRef> refs;
-  {
+  HOTROW_RETURN_IF_ERROR(impl_->Changing([&]() -> absl::Status {
     std::scoped_lock streams(log.stream_mutex(SsdStream::kSurvivors),
                              log.stream_mutex(SsdStream::kFresh));
     log.Submit(SsdStream::kSurvivors, /*close=*/false);
     log.Submit(SsdStream::kFresh, /*close=*/false);
     refs = log.LiveSegments();
-  }
+    return absl::OkStatus();
+  }));
   HOTROW_RETURN_IF_ERROR(log.WaitWritten());
   std::vector<SsdScanned> records;
   std::vector<RowKey> keys;
@@ -392,22 +402,26 @@ absl::Status SsdStore::CheckRoom(std::span<const RowsToCome> to_come) {
                    impl.options.memory_option, ", or erase rows"));
 }
 
-absl::Status SsdStore::CleanAll() { return impl_->cleaner->CleanAll(); }
+absl::Status SsdStore::CleanAll() {
+  return impl_->Changing([&] { return impl_->cleaner->CleanAll(); });
+}
 
 void SsdStore::SetAgeLines(std::span<const RowAgeLine> lines) { impl_->expiry->SetLines(lines); }
 
 absl::StatusOr<int64_t> SsdStore::DropAged(int64_t rows) {
-  return impl_->cleaner->DropExpired(rows);
+  return impl_->Changing([&] { return impl_->cleaner->DropExpired(rows); });
 }
 
 // --- States and snapshots ------------------------------------------------------------------------
 
 absl::Status SsdStore::Impl::Commit(
     absl::FunctionRef<absl::StatusOr<bool>(SsdCommits::Cleaning cleaning)> commit) {
-  HOTROW_ASSIGN_OR_RETURN(const bool done, commit(SsdCommits::Cleaning::kMayRun));
-  if (done) return absl::OkStatus();
-  const std::unique_lock pause = cleaner->Pause();
-  return commit(SsdCommits::Cleaning::kPaused).status();
+  return Changing([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const bool done, commit(SsdCommits::Cleaning::kMayRun));
+    if (done) return absl::OkStatus();
+    const std::unique_lock pause = cleaner->Pause();
+    return commit(SsdCommits::Cleaning::kPaused).status();
+  });
 }
 
 absl::Status SsdStore::Flush() {
@@ -415,7 +429,14 @@ absl::Status SsdStore::Flush() {
       [&](SsdCommits::Cleaning cleaning) { return impl_->commits->Commit(cleaning); });
 }
 
-void SsdStore::TidyForSnapshot() { impl_->cleaner->TidyForSnapshot(); }
+void SsdStore::TidyForSnapshot() {
+  impl_
+      ->Changing([&]() -> absl::Status {
+        impl_->cleaner->TidyForSnapshot();
+        return absl::OkStatus();
+      })
+      .IgnoreError();  // the snapshot says it
+}
 
 absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) {
   if (snapshot == 0) {
@@ -431,21 +452,23 @@ absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<vo
   const auto prepare = [&](SsdCommits::Cleaning cleaning) {
     return impl_->commits->PrepareSnapshot(cleaning, snapshot, capture);
   };
-  impl_->cleaner->ShrinkForSnapshot();
-  const absl::Status status = impl_->Commit(prepare);
-  if (has_captured || !absl::IsResourceExhausted(status)) return status;
-  // Refused for its size: others may have written faster than rows were moved together.
-  hold.emplace(*impl_->pacer);
-  impl_->cleaner->ShrinkForSnapshot();
-  return impl_->Commit(prepare);
+  return impl_->Changing([&]() -> absl::Status {
+    impl_->cleaner->ShrinkForSnapshot();
+    const absl::Status status = impl_->Commit(prepare);
+    if (has_captured || !absl::IsResourceExhausted(status)) return status;
+    // Refused for its size: others may have written faster than rows were moved together.
+    hold.emplace(*impl_->pacer);
+    impl_->cleaner->ShrinkForSnapshot();
+    return impl_->Commit(prepare);
+  });
 }
 
 absl::Status SsdStore::CommitSnapshot(SnapshotId snapshot) {
-  return impl_->commits->CommitSnapshot(snapshot);
+  return impl_->Changing([&] { return impl_->commits->CommitSnapshot(snapshot); });
 }
 
 absl::Status SsdStore::DropSnapshot(SnapshotId snapshot) {
-  return impl_->commits->DropSnapshot(snapshot);
+  return impl_->Changing([&] { return impl_->commits->DropSnapshot(snapshot); });
 }
 
 absl::StatusOr<std::vector<SnapshotId>> SsdStore::ListSnapshots() {

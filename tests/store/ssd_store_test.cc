@@ -1370,6 +1370,48 @@ TEST(SsdStoreTest, AStoreInNewDirectoriesSurvivesPowerLoss) {
   }
 }
 
+// One call finds no memory: of the caller's, of the writer's or of the cleaner's. Nobody waits for
+// ever, and what was committed before is there when the store is opened again.
+TEST(SsdStoreTest, WithoutMemoryItSaysSoAndKeepsWhatWasCommitted) {
+  constexpr uint64_t kKeys = 40;
+  constexpr uint64_t kVersions = 12;
+  bool faulty = true;
+  for (int64_t k = 0; faulty; k += 1 + k / 8) {
+    SCOPED_TRACE(absl::StrCat("call ", k));
+    FaultyEnv env;
+    SsdStoreOptions options = SmallSsd(&env, 24, 16 * kKiB, /*background=*/true);
+    const auto put_all = [&](RowStore& store, uint64_t version) {
+      Batch batch;
+      for (uint64_t key = 0; key < kKeys; ++key) {
+        batch.Add({key, 4}, MakeRow({key, 4}, version, 1500));
+      }
+      return batch.InsertInto(store);
+    };
+    RowMap expected;
+    for (uint64_t key = 0; key < kKeys; ++key) expected[{4, key}] = MakeRow({key, 4}, 1, 1500);
+    {
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+      HOTROW_ASSERT_OK(put_all(*store, 1));
+      HOTROW_ASSERT_OK(store->PrepareSnapshot(3));
+      HOTROW_ASSERT_OK(store->CommitSnapshot(3));
+      env.ThrowCall(env.calls() + k);
+      absl::Status status;
+      for (uint64_t version = 2; version < kVersions && status.ok(); ++version) {
+        status = put_all(*store, version);
+        if (status.ok()) status = store->Flush();
+      }
+      if (!status.ok()) {
+        EXPECT_THAT(status, StatusIs(kExhausted, HasSubstr("out of memory")));
+      }
+    }
+    faulty = env.faults() > 0;
+    env.ThrowCall(-1);
+    options.open_at = 3;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    EXPECT_TRUE(Holds(*store, expected));
+  }
+}
+
 TEST(SsdStoreTest, CountsWhatItWroteOverItsLife) {
   MemEnv env;
   const SsdStoreOptions options = SmallSsd(&env);
