@@ -14,6 +14,7 @@
 #include "base/format_version.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -140,7 +141,9 @@ struct AccessTraceWriter::Impl {
 AccessTraceWriter::AccessTraceWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 AccessTraceWriter::~AccessTraceWriter() {
   // What was recorded so far is worth keeping; nobody is left to hear of an error.
-  if (impl_->file != nullptr && impl_->status.ok()) (void)impl_->WriteBuffer();
+  if (impl_->file != nullptr && impl_->status.ok()) {
+    Caught("", [this] { return impl_->WriteBuffer(); }).IgnoreError();
+  }
 }
 
 absl::StatusOr<std::unique_ptr<AccessTraceWriter>> AccessTraceWriter::Open(

@@ -166,8 +166,9 @@ absl::StatusOr<std::unique_ptr<Served>> OpenUnlessStopped(const ServeOptions& op
                                                           const sigset_t& signals) {
   std::promise<absl::StatusOr<Served>> promise;
   std::future<absl::StatusOr<Served>> opened = promise.get_future();
+  const auto open = [&options] { return Open(options); };
   HOTROW_ASSIGN_OR_RETURN(std::thread thread, StartThread("reading a model", [&] {
-                            promise.set_value(Open(options));
+                            promise.set_value(Caught("reading a model", open));
                           }));
   bool stopped = false;
   while (!stopped && opened.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {

@@ -22,8 +22,9 @@ namespace hotrow::internal {
 //
 // Staged: see CachePlace. Slots that the cache reads then lie in page-locked memory.
 // Threads: mutex() is for the callers: they hold it while the cache or its metadata changes, for at
-//          most a staging area of keys and, but in the evaluation of a staged table, never while a
-//          store works, and for the calls below that say so. All others may run on any thread.
+//          most a staging area of keys and never while a store works, but in the evaluation of a
+//          staged table and the Flush of another, and for the calls below that say so. All others
+//          may run on any thread.
 // Errors:  what a device says. Once Note has been given one, bytes and marks of the cache may be
 //          anything: every call of a table that returns a status asks Broken() first.
 class GuardedCache {
@@ -47,7 +48,7 @@ class GuardedCache {
   // Waits until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
-  // --- With mutex(), but for Flush, beside which nothing else uses the cache
+  // --- With mutex(), but for the Flush of a staged table
 
   RowCache* get() const { return rows_.get(); }
   DeviceStream& stream() { return stream_; }

@@ -168,8 +168,9 @@ struct TieredTableStats {
 // Threads:  at most four. The pipeline's first thread calls Place, FinishPlacing and GiveUp. Its
 //           second calls NextMisses, Fill and FillInPlace, and GiveUp while the first is idle. The
 //           snapshot's thread calls WriteSnapshotPart and EndSnapshot. The caller's thread calls
-//           all others; Read, Flush, ForEachUnwritten and Erase while both threads of the pipeline
-//           are idle, all but Read also while no snapshot is being written. Stats waits for nobody.
+//           all others; Read, ForEachUnwritten and Erase while both threads of the pipeline are
+//           idle, Flush, ForEachUnwritten and Erase while no snapshot is being written. Stats waits
+//           for nobody.
 // Errors:   those of the store. Evicted rows that the store refuses wait in staging; every later
 //           call first tries them again, and fails as long as the store does. Nothing is lost.
 //           Errors of a GPU are sticky, and so is Break; the next call that returns a status

@@ -219,28 +219,34 @@ class ReadAheadStream : public ByteStream {
   }
 
   void Run() {
+    absl::Status status = Caught("reading a file ahead", [this] { return ReadBlocks(); });
+    const std::lock_guard<std::mutex> lock(mutex_);
+    status_ = std::move(status);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  absl::Status ReadBlocks() {
     while (true) {
       Block block;
       {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || ready_.size() < kReadAheadBlocks; });
-        if (stop_) return;
+        if (stop_) return absl::OkStatus();
         if (!free_.empty()) {
           block = std::move(free_.back());
           free_.pop_back();
         }
       }
       block.resize(kReadAheadBlockBytes);
-      const absl::StatusOr<int64_t> got = ReadUpTo(*stream_, block);
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (got.ok()) block.resize(static_cast<size_t>(*got));
-      if (got.ok() && *got > 0) ready_.push_back(std::move(block));
-      if (!got.ok() || *got < kReadAheadBlockBytes) {
-        status_ = got.status();
-        ended_ = true;
+      HOTROW_ASSIGN_OR_RETURN(const int64_t got, ReadUpTo(*stream_, block));
+      if (got > 0) {
+        block.resize(static_cast<size_t>(got));
+        const std::lock_guard<std::mutex> lock(mutex_);
+        ready_.push_back(std::move(block));
+        changed_.notify_all();
       }
-      changed_.notify_all();
-      if (ended_) return;
+      if (got < kReadAheadBlockBytes) return absl::OkStatus();
     }
   }
 

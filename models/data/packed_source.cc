@@ -314,16 +314,16 @@ class GroupReader {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || !ready_; });
         if (stop_) return;
-        for (auto& block : given_back_.blocks) spare.blocks.push_back(std::move(block));
-        for (auto& rows : given_back_.rows) spare.rows.push_back(std::move(rows));
-        given_back_ = Spare();
       }
-      absl::StatusOr<Group> group;
-      try {
-        group = make_(next_, &spare);
-      } catch (const std::bad_alloc&) {  // nobody would catch it on this thread
-        group = absl::ResourceExhaustedError("packed data: no memory for their blocks");
-      }
+      absl::StatusOr<Group> group = Caught("packed data", [&] {
+        {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          for (auto& block : given_back_.blocks) spare.blocks.push_back(std::move(block));
+          for (auto& rows : given_back_.rows) spare.rows.push_back(std::move(rows));
+          given_back_ = Spare();
+        }
+        return make_(next_, &spare);
+      });
       const bool failed = !group.ok();
       {
         const std::lock_guard<std::mutex> lock(mutex_);

@@ -2,7 +2,6 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -20,6 +19,7 @@ namespace {
 constexpr size_t kBlocksOfThread = 2;
 // Samples of a block where no thread takes part: they are copied out of the L1 cache.
 constexpr int64_t kInlineSamples = 16;
+constexpr char kParsing[] = "parsing records";  // where exceptions come from
 
 ParsedSamples NoSamples(const TableSchema& schema) {
   return {.samples = SampleBlock(static_cast<int32_t>(schema.dense.size()),
@@ -37,8 +37,6 @@ void Clear(ParsedSamples* parsed) {
   parsed->samples.Clear();
   parsed->places.clear();
 }
-
-absl::Status NoMemory() { return absl::ResourceExhaustedError("no memory to parse records"); }
 
 class InlineFeed : public SampleFeed {
  public:
@@ -167,12 +165,14 @@ class ThreadedFeed : public SampleFeed {
       if (last) End();
       may_cut_.notify_one();
       lock.unlock();
-      try {
+      const auto parse = [&]() -> absl::Status {
         Parse(&block, &worker);
-      } catch (const std::bad_alloc&) {
+        return absl::OkStatus();
+      };
+      Caught(kParsing, parse, [&](const absl::Status& thrown) {
         Clear(&block.out);  // the last of them may be there in part
-        block.status = NoMemory();
-      }
+        block.status = thrown;
+      }).IgnoreError();
       lock.lock();
       block.parsed = true;
       if (!block.status.ok()) End();
@@ -192,13 +192,9 @@ class ThreadedFeed : public SampleFeed {
     block->text.clear();
     block->ends.clear();
     block->places.clear();
-    absl::StatusOr<bool> more = false;
-    try {
-      more = CutRecords(block);
-    } catch (const std::bad_alloc&) {  // nobody would catch it on these threads
-      block->ends.clear();             // whose places may be missing
-      more = NoMemory();
-    }
+    const absl::StatusOr<bool> more = Caught(
+        kParsing, [&] { return CutRecords(block); },
+        [&](const absl::Status&) { block->ends.clear(); });  // whose places may be missing
     block->status = more.status();
     return !more.ok() || !*more;
   }

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "models/delta/delta_merge_impl.h"
 #include "models/delta/delta_row_sorter_impl.h"
 
@@ -22,7 +23,7 @@ DeltaRowSorter::DeltaRowSorter(Env& env, std::string dir, std::vector<DeltaTable
 
 DeltaRowSorter::~DeltaRowSorter() {
   for (const DeltaPart& run : runs_) {
-    env_.Remove(absl::StrCat(dir_, "/", run.file)).IgnoreError();
+    Caught("", [&] { return env_.Remove(absl::StrCat(dir_, "/", run.file)); }).IgnoreError();
   }
 }
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/atomic_file.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "models/data/file_pattern.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/store_paths_impl.h"
@@ -59,7 +60,8 @@ absl::StatusOr<std::unique_ptr<PartialDir>> PartialDir::Create(Env& env, const s
 }
 
 PartialDir::~PartialDir() {
-  if (lock_ != nullptr && !committed_) RemoveTree(env_, path_).IgnoreError();
+  if (lock_ == nullptr || committed_) return;
+  Caught("", [this] { return RemoveTree(env_, path_); }).IgnoreError();
 }
 
 absl::Status PartialDir::Commit() {

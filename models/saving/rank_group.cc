@@ -10,6 +10,7 @@ namespace hotrow {
 namespace {
 
 constexpr int64_t kPatienceMax = 16;  // milliseconds
+constexpr char kPurpose[] = "writing a checkpoint";
 
 }  // namespace
 
@@ -21,19 +22,16 @@ void Job::Start(bool background, std::function<absl::Status()> work) {
     return;
   }
   if (!background) {
-    status_ = work();
+    status_ = Caught(kPurpose, work);
     return;
   }
   done_ = false;
-  absl::StatusOr<std::thread> thread =
-      StartThread("writing a checkpoint", [this, work = std::move(work)] {
-        try {
-          status_ = work();
-        } catch (...) {  // nobody would catch it on this thread
-          status_ = StatusOfException();
-        }
-        done_ = true;
-      });
+  absl::StatusOr<std::thread> thread = Caught(kPurpose, [&] {
+    return StartThread(kPurpose, [this, work = std::move(work)] {
+      status_ = Caught(kPurpose, work);
+      done_ = true;
+    });
+  });
   if (thread.ok()) {
     thread_ = *std::move(thread);
     return;

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,20 +102,15 @@ struct LiveScorer::Impl {
     std::unique_lock lock(stop_mu);
     while (!stopped.wait_for(lock, options.poll_interval, [&] { return stop; })) {
       lock.unlock();
-      Poll().IgnoreError();  // status() says it
+      Caught("", [this] { return Poll(); }).IgnoreError();  // status() says it
       lock.lock();
     }
   }
 
   absl::Status Poll() {
     const std::lock_guard poll_lock(poll_mu);
-    absl::Status result;
-    try {
-      result = Look();
-    } catch (const std::bad_alloc&) {  // the model that is served goes on
-      result = absl::ResourceExhaustedError(
-          absl::StrCat(dir, ": no memory to read what lies there beside the model that is served"));
-    }
+    // The model that is served goes on.
+    const absl::Status result = Caught(dir, [this] { return Look(); });
     const std::lock_guard lock(mu);
     ++status.polls;
     status.polls_failed += result.ok() ? 0 : 1;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/machine_limits.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "models/serving/score_session_impl.h"
 #include "models/serving/scorer_impl.h"
 #include "models/serving/serving_model_impl.h"
@@ -45,7 +46,7 @@ float ScoreProbability(float logit) {
 
 Scorer::Scorer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Scorer::~Scorer() {
-  if (impl_->saves_at_close) SaveHotKeys().IgnoreError();
+  if (impl_->saves_at_close) Caught("", [this] { return SaveHotKeys(); }).IgnoreError();
 }
 
 absl::Status Scorer::Impl::CreateSessions(const ScorerOptions& options) {

@@ -1,6 +1,5 @@
 #include "models/train/batch_reader.h"
 
-#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -58,6 +57,8 @@ std::shared_ptr<BatchReader::Item> BatchReader::NewItem() {
   if (item == nullptr) {
     item = std::make_unique<Item>();
     item->batch = CtrBatch::For(options_.device);
+    const std::lock_guard<std::mutex> lock(spares_->mutex);
+    spares_->items.reserve(++spares_->made);  // an item comes back in a destructor
   }
   return std::shared_ptr<Item>(item.release(), [spares = spares_](Item* used) {
     const std::lock_guard<std::mutex> lock(spares->mutex);
@@ -82,12 +83,10 @@ absl::StatusOr<std::shared_ptr<BatchReader::Item>> BatchReader::ReadOne() {
   item->global_labels.clear();
   item->global_true_probability.clear();
   if (options_.limit_batches == 0 || batches_in_epoch_ < options_.limit_batches) {
-    try {
-      HOTROW_RETURN_IF_ERROR(ReadBatch(item.get()));
-    } catch (const std::bad_alloc&) {  // page-locked memory may be refused while there is other
-      return absl::ResourceExhaustedError(
-          "no memory for a batch of the data; lower the batch size, or raise `ulimit -l`");
-    }
+    // Page-locked memory may be refused while there is other.
+    HOTROW_RETURN_IF_ERROR(
+        Caught("a batch of the data, for which a lower batch size or a higher `ulimit -l` may help",
+               [&] { return ReadBatch(item.get()); }));
   }
   ++batches_in_epoch_;
   if (item->ends_epoch()) {
@@ -119,21 +118,24 @@ absl::Status BatchReader::ReadBatch(Item* item) {
 }
 
 void BatchReader::Run() {
+  absl::Status status = Caught("reading batches ahead", [this] { return ReadAhead(); });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  status_ = std::move(status);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+absl::Status BatchReader::ReadAhead() {
   while (true) {
-    absl::StatusOr<std::shared_ptr<Item>> item = ReadOne();
+    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<Item> item, ReadOne());
+    if (item == nullptr) return absl::OkStatus();
     std::unique_lock<std::mutex> lock(mutex_);
-    if (!item.ok() || *item == nullptr) {
-      status_ = item.status();
-      ended_ = true;
-      changed_.notify_all();
-      return;
-    }
-    ready_.push_back(*std::move(item));
+    ready_.push_back(std::move(item));
     changed_.notify_all();
     changed_.wait(lock, [this] {
       return stop_ || static_cast<int32_t>(ready_.size()) < options_.read_ahead;
     });
-    if (stop_) return;
+    if (stop_) return absl::OkStatus();
   }
 }
 

@@ -81,13 +81,15 @@ class BatchReader {
   // Items that nobody has.
   struct Spares {
     std::mutex mutex;
-    std::vector<std::unique_ptr<Item>> items;
+    std::vector<std::unique_ptr<Item>> items;  // with room for all that were made
+    size_t made = 0;
   };
 
   absl::StatusOr<std::shared_ptr<Item>> ReadOne();
   absl::Status ReadBatch(Item* item);
   std::shared_ptr<Item> NewItem();
   void Run();
+  absl::Status ReadAhead();
 
   DataSource* const data_;
   const BatchReaderOptions options_;

@@ -71,14 +71,16 @@ void MetricsExport::Run() {
       if (!pending_.has_value()) return;
       std::swap(metrics, pending_);
     }
-    std::shared_ptr<const std::string> text =
-        std::make_shared<const std::string>(MetricsText(*metrics));
-    const std::shared_ptr<const std::string> kept = text;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      std::swap(text_, text);
-    }
-    if (!options_.file.empty()) first_error_.Update(ReplaceFile(env_, options_.file, *kept));
+    first_error_.Update(Caught("the metrics of a run", [&]() -> absl::Status {
+      std::shared_ptr<const std::string> text =
+          std::make_shared<const std::string>(MetricsText(*metrics));
+      const std::shared_ptr<const std::string> kept = text;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        std::swap(text_, text);
+      }
+      return options_.file.empty() ? absl::OkStatus() : ReplaceFile(env_, options_.file, *kept);
+    }));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -75,7 +76,13 @@ Progress::Progress(std::FILE* out, std::string_view title, std::string_view unit
   last_draw_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;
 }
 
-Progress::~Progress() { Finish(); }
+Progress::~Progress() {
+  const auto finish = [this]() -> absl::Status {
+    Finish();
+    return absl::OkStatus();
+  };
+  Caught("", finish).IgnoreError();
+}
 
 void Progress::Update(int64_t done, std::string_view text) {
   if (finished_) return;

@@ -172,9 +172,15 @@ void Batcher::RunInstance() {
     if (batch.empty()) continue;
     lock.unlock();
     const int64_t begin_ns = NowNanos();
-    std::vector<ScoreJob*> jobs;
-    for (const auto& entry : batch) jobs.push_back(entry->job.get());
-    run_(jobs);
+    const auto run = [&]() -> absl::Status {
+      std::vector<ScoreJob*> jobs;
+      for (const auto& entry : batch) jobs.push_back(entry->job.get());
+      run_(jobs);
+      return absl::OkStatus();
+    };
+    Caught("scoring a batch; send fewer samples at once", run, [&](const absl::Status& thrown) {
+      for (const auto& entry : batch) entry->job->status = thrown;
+    }).IgnoreError();
     const int64_t score_ns = NowNanos() - begin_ns;
     lock.lock();
     for (const auto& entry : batch) {

@@ -124,8 +124,9 @@ class Connections : public HttpShared {
     }
     counts->accepted.Add(1);
     counts->open.fetch_add(1, std::memory_order_relaxed);
-    absl::StatusOr<std::thread> thread =
-        StartThread("a connection of a server", [self, place] { self->Run(place); });
+    absl::StatusOr<std::thread> thread = Caught("", [&] {
+      return StartThread("a connection of a server", [self, place] { self->Run(place); });
+    });
     if (thread.ok()) {
       thread->detach();
       return;
@@ -179,7 +180,11 @@ class Connections : public HttpShared {
   }
 
   void Tell(const std::string& line) const {
-    if (options.log) options.log(line);
+    const auto tell = [&]() -> absl::Status {
+      if (options.log) options.log(line);
+      return absl::OkStatus();
+    };
+    Caught("", tell).IgnoreError();
   }
   // Under the lock.
   bool IsTimeToTell() {
@@ -230,6 +235,15 @@ class Connections : public HttpShared {
 
   // A connection's thread.
   void Run(Place place) {
+    const auto talk = [&]() -> absl::Status {
+      Talk(place);
+      return absl::OkStatus();
+    };
+    Caught("", talk).IgnoreError();  // the connection ends, and no other
+    Close(place);
+  }
+
+  void Talk(Place place) {
     const int fd = place->socket.get();
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -252,7 +266,6 @@ class Connections : public HttpShared {
     }
     if (only_probes && !asked) Refuse(fd);
     if (exchange.unread()) stream.Linger();
-    Close(place);
   }
 
   std::mutex mutex_;
@@ -323,8 +336,11 @@ class TcpHttpServer : public HttpServer {
   int AcceptOne() {
     const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return errno;
-    connections_->Serve(Descriptor(fd), connections_);
-    return 0;
+    const auto serve = [&]() -> absl::Status {
+      connections_->Serve(Descriptor(fd), connections_);
+      return absl::OkStatus();
+    };
+    return Caught("", serve).ok() ? 0 : ENOMEM;
   }
 
   const int32_t port_;

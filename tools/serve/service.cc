@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -330,17 +329,10 @@ HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, 
 void ScoringService::RunBatch(std::span<ScoreJob* const> jobs) {
   int64_t samples = 0;
   for (ScoreJob* const job : jobs) samples += job->request.num_samples;
-  try {
-    const absl::StatusOr<Model> model = CurrentModel();
-    if (model.ok()) ScoreJobs(*model->scorer, *model->signature, jobs);
-    for (ScoreJob* const job : jobs) {
-      if (!model.ok()) job->status = OwnStatus(model.status());
-    }
-  } catch (const std::bad_alloc&) {  // an instance lives on
-    for (ScoreJob* const job : jobs) {
-      job->status = absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a batch of ", samples, " samples; send fewer at once"));
-    }
+  const absl::StatusOr<Model> model = CurrentModel();
+  if (model.ok()) ScoreJobs(*model->scorer, *model->signature, jobs);
+  for (ScoreJob* const job : jobs) {
+    if (!model.ok()) job->status = OwnStatus(model.status());
   }
   const auto scored = [](const ScoreJob* job) { return job->status.ok(); };
   if (std::ranges::any_of(jobs, scored)) metrics_.CountBatch(std::ssize(jobs), samples);
