@@ -126,5 +126,12 @@ if grep -rnE 'ResourceExhausted[^;]*\<(disk|space)\>|(StrContains|StartsWith)\(.
   echo "the lines above make or know a full disk by its text; use OutOfRoomError and IsOutOfRoom"
   bad=$((bad + 1))
 fi
+# A thread that throws ends the process, so who starts one catches what its work throws. The others here have work that
+# throws nothing or is caught by whom it is for, or are programs of ours that end so.
+if grep -rlE '\<StartThread\(' --include='*.cc' base store cache comm ops embedding models tools capi | xargs grep -L '\<Caught(' |
+  grep -vE '^(base/thread(_pool)?|embedding/tiers/step_pipeline|models/programs/train_program|tools/(measure_device|serve/bench_load))\.cc$'; then
+  echo "the files above start threads; run their work in Caught (base/thread.h)"
+  bad=$((bad + 1))
+fi
 echo "$checked includes checked, $bad bad"
 [[ $bad -eq 0 ]]
