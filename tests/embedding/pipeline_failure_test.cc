@@ -209,8 +209,8 @@ TEST(PipelineFailureTest, AStepWithoutMemoryIsNoneOrEndsTheTables) {
       }
     }
   }
-  EXPECT_GT(broken, 5);
-  EXPECT_GT(whole, 5);
+  EXPECT_GT(broken, 0);
+  EXPECT_GT(whole, 0);
 }
 
 // A step that finds no room is given up, and that finds no memory either: outside of all that
