@@ -1,5 +1,6 @@
 #include "tests/support/failing_allocations.h"
 
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 
@@ -22,6 +23,10 @@ bool Fails() {
   return true;
 }
 
+void* Allocate(std::size_t bytes) noexcept {
+  return Fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
+
 }  // namespace
 
 FailingAllocations::FailingAllocations(int64_t good, int64_t bad) {
@@ -39,11 +44,21 @@ int64_t FailingAllocations::failed() const { return num_failed; }
 
 }  // namespace hotrow::test
 
-// The other forms come down to these.
+// All forms: memory of a sanitizer's is not to come back here.
 void* operator new(std::size_t bytes) {
-  void* const memory = hotrow::test::Fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+  if (void* const memory = hotrow::test::Allocate(bytes); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+void* operator new[](std::size_t bytes) { return ::operator new(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return hotrow::test::Allocate(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return hotrow::test::Allocate(bytes);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
