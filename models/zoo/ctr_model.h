@@ -44,7 +44,6 @@ struct DenseLayers {
   std::vector<Part> parts;
 };
 
-// A range of the parameters of a model.
 struct ParameterRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -59,8 +58,7 @@ using SliceSums = std::function<absl::Status(std::span<double> sums)>;
 //
 // A batch may be a rank's slice of a global batch. The logits are those that the whole batch would
 // give these samples, dropout included, and the gradients are the slice's share of a sum over the
-// batch: logit gradients that belong to the global loss make them add up, over the ranks, to the
-// gradients of the global batch.
+// batch: with logit gradients of the global loss they add up, over the ranks, to the batch's.
 //
 // Dimensions: B samples, T tasks, I dense features, E = width of the pooled embeddings.
 // Device:     what a model reads and writes lies in memory of device(): inputs, logits, gradients,
@@ -75,8 +73,7 @@ class CtrModel {
   virtual ~CtrModel() = default;
   virtual std::string_view name() const = 0;
   virtual DenseLayers layers() const = 0;
-  // Where it computes: ctx.device of every call. Models that do not say otherwise know only the
-  // CPU.
+  // Where it computes: ctx.device of every call.
   virtual Device device() const { return Device::kCpu; }
   virtual int32_t num_tasks() const { return 1; }  // T: logits of a sample
   // Positions in the data of the features whose rows it wants as they are, in order; the embeddings
@@ -88,8 +85,7 @@ class CtrModel {
   virtual bool reads_shared_rows() const { return false; }
 
   // The rows of a feature that is not pooled: those of sample b are offsets[b] - offsets[0] up to
-  // offsets[b + 1] - offsets[0]. Shared rows are those of one sample, which all samples have;
-  // offsets count them for each.
+  // offsets[b + 1] - offsets[0]. Shared rows lie there once for all samples; offsets count each's.
   struct Sequence {
     const float* rows = nullptr;       // [N, D], end to end
     const int64_t* offsets = nullptr;  // [B + 1], in host memory
@@ -157,9 +153,13 @@ class CtrModel {
   // Their gradients are zeros, no optimizer may change them, and EndStep alone does. In order.
   virtual std::vector<ParameterRange> untrained_parameters() const { return {}; }
   // Ends a step: takes what the last Forward for training has seen into untrained_parameters(). A
-  // step that is given up, or is tried again, goes without it. All slices of a batch give the same.
-  // samples: of all of them.
+  // step that is given up or tried again goes without. samples: of all slices, which give the same.
   virtual absl::Status EndStep(const ExecContext& ctx, int64_t samples) { return absl::OkStatus(); }
+
+  // For errors: the name of the last layer with a number in `in`, an array like parameters(), that
+  // is not finite; with nothing given, of the first one with such an output in the last Forward, in
+  // training, which is made again. Empty: none, or not known. It waits for a GPU.
+  virtual std::string NonFiniteAt(const ExecContext& ctx, std::span<const float> in) { return {}; }
 };
 
 }  // namespace hotrow

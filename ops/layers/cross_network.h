@@ -49,8 +49,7 @@ struct CrossNetworkOptions {
 // y once, and keeps 2 L + 1 numbers a sample.
 class CrossNetwork : public DenseNetwork {
  public:
-  // ctx says where it works. Its memory on a GPU is taken and given back in the order of
-  // ctx.stream, which must outlive it.
+  // ctx says where it works; ctx.stream, in whose order GPU memory comes and goes, outlives it.
   static absl::StatusOr<std::unique_ptr<CrossNetwork>> Create(const CrossNetworkOptions& options,
                                                               const ExecContext& ctx = {});
   ~CrossNetwork() override;

@@ -97,6 +97,9 @@ class CrossMatrixCuda : public DenseEngine {
   absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                   const DenseBackward& args) override;
   int64_t bytes() const override;
+  NumbersView Output(size_t l) const override {
+    return {.data = layers_[l].outputs.data(), .columns = shape_.width, .stride = shape_.stride};
+  }
 
  private:
   struct Layer : CrossLayerShape {

@@ -84,6 +84,13 @@ class CrossMatrixHalfCuda : public DenseEngine {
   absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                   const DenseBackward& args) override;
   int64_t bytes() const override;
+  NumbersView Output(size_t l) const override {
+    if (l == shape_.last_layer()) return {};
+    return {.data = layers_[l + 1].inputs.data(),
+            .columns = shape_.width,
+            .stride = in_stride_,
+            .type = TypeOf(format_)};
+  }
 
  private:
   struct Layer : CrossLayerShape {

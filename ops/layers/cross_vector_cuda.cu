@@ -264,6 +264,10 @@ class CrossVectorCuda : public DenseEngine {
   absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                   const DenseBackward& args) override;
   int64_t bytes() const override;
+  // c_{l+1}: the outputs are not kept.
+  NumbersView Output(size_t l) const override {
+    return {.data = factors_.data() + l + 1, .columns = 1, .stride = num_layers() + 1};
+  }
 
  private:
   int64_t num_layers() const { return static_cast<int64_t>(shape_.layers.size()); }

@@ -134,4 +134,13 @@ absl::Status DenseNetwork::BackwardParameters(const ExecContext& ctx, const Back
 
 int64_t DenseNetwork::activation_bytes() const { return state_->engine->bytes(); }
 
+std::vector<InnerLayer> DenseNetwork::inner_layers() const {
+  std::vector<InnerLayer> layers;
+  for (size_t l = 0; l < state_->shape.layers.size(); ++l) {
+    layers.push_back({state_->shape.layers[l].end, state_->engine->Output(l)});
+    layers.back().output.rows = state_->last.batch_size;
+  }
+  return layers;
+}
+
 }  // namespace hotrow

@@ -5,11 +5,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 
 namespace hotrow {
+struct InnerLayer;
 namespace internal {
 class DenseEngine;
 struct DenseShape;
@@ -24,8 +26,7 @@ struct DenseShape;
 //          or biases padded to 64 bytes.
 // Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
 //          pieces that depend on the shapes only, within which oneDNN multiplies on one thread;
-//          sums over the batch run in a fixed order. So results are equal bit for bit with any
-//          number of threads.
+//          sums over the batch run in a fixed order: equal bits with any number of threads.
 // CUDA:    x, y, dy, dx, parameters and their gradients are device memory, and the calls enqueue
 //          work on ctx.stream, one stream at a time; gradients of parameters are made on a second
 //          one, from BackwardInput to BackwardParameters, behind which ctx.stream has them. The
@@ -96,6 +97,7 @@ class DenseNetwork {
   // All memory this object keeps: activations, their gradients and what products work with; not
   // the 32 MiB of workspaces that all networks on one stream of a GPU share, and its padded copies.
   int64_t activation_bytes() const;
+  std::vector<InnerLayer> inner_layers() const;  // in order; ops/layers/inner_layer.h
 
  protected:
   DenseNetwork(internal::DenseShape shape, Device device,

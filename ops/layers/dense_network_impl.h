@@ -1,6 +1,7 @@
 #ifndef HOTROW_OPS_LAYERS_DENSE_NETWORK_IMPL_H_
 #define HOTROW_OPS_LAYERS_DENSE_NETWORK_IMPL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "ops/layers/dense_network.h"
+#include "ops/layers/inner_layer.h"
 
 namespace hotrow::internal {
 
@@ -58,6 +60,8 @@ class DenseEngine {
   virtual absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                           const DenseBackward& args) = 0;
   virtual int64_t bytes() const = 0;
+  // InnerLayer::output, without the number of rows.
+  virtual NumbersView Output(size_t /*layer*/) const { return {}; }
 };
 
 // An engine without a way back. The network refuses training before it comes here.

@@ -35,8 +35,7 @@ struct MlpOptions {
 // [sizes[l+1], sizes[l]], b_l [sizes[l+1]]. Dropout's mask is the same on all devices.
 class Mlp : public DenseNetwork {
  public:
-  // ctx says where it works. Its memory on a GPU is taken and given back in the order of
-  // ctx.stream, which must outlive it.
+  // ctx says where it works; ctx.stream, in whose order GPU memory comes and goes, outlives it.
   static absl::StatusOr<std::unique_ptr<Mlp>> Create(const MlpOptions& options,
                                                      const ExecContext& ctx = {});
   ~Mlp() override;

@@ -29,6 +29,12 @@ class MlpBf16 : public DenseEngine {
   absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                   const DenseBackward& args) override;
   int64_t bytes() const override;
+  NumbersView Output(size_t l) const override {
+    return {.data = layers_[l].outputs.data(),
+            .columns = layers_[l].out,
+            .stride = layers_[l].linear.out_padded(),
+            .type = NumbersView::Type::kBf16};
+  }
 
  private:
   struct Layer : MlpLayer {

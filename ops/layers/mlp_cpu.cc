@@ -67,6 +67,11 @@ class MlpCpu : public DenseEngine {
   absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                   const DenseBackward& args) override;
   int64_t bytes() const override;
+  NumbersView Output(size_t l) const override {
+    return {.data = layers_[l].outputs.data(),
+            .columns = layers_[l].out,
+            .stride = layers_[l].out_stride};
+  }
 
  private:
   struct Layer : MlpLayer {

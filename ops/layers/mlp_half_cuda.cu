@@ -48,6 +48,13 @@ class MlpHalfCuda : public DenseEngine {
   absl::Status BackwardParameters(const ExecContext& ctx, const DenseForward& forward,
                                   const DenseBackward& args) override;
   int64_t bytes() const override;
+  NumbersView Output(size_t l) const override {
+    if (layers_[l].last) return {};
+    return {.data = layers_[l + 1].inputs.data(),
+            .columns = layers_[l].out,
+            .stride = layers_[l + 1].in_stride,
+            .type = TypeOf(format_)};
+  }
 
  private:
   struct Layer : MlpLayer {

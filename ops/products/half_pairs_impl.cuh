@@ -9,6 +9,7 @@
 #include "base/exec_context.h"
 #include "base/hopper.cuh"
 #include "base/math.h"
+#include "base/non_finite.h"
 #include "ops/launch_impl.cuh"
 #include "ops/products/dense_precision.h"
 #include "ops/products/gemm_cuda_impl.h"
@@ -34,6 +35,9 @@ constexpr int64_t PairsStrideWithOnes(int64_t columns) {
 enum class HalfFormat { kBf16, kFp16 };
 inline HalfFormat HalfFormatOf(DensePrecision precision) {
   return precision == DensePrecision::kFp16 ? HalfFormat::kFp16 : HalfFormat::kBf16;
+}
+inline NumbersView::Type TypeOf(HalfFormat format) {
+  return format == HalfFormat::kFp16 ? NumbersView::Type::kFp16 : NumbersView::Type::kBf16;
 }
 inline GemmPrecision GemmPrecisionOf(HalfFormat format) {
   return format == HalfFormat::kFp16 ? GemmPrecision::kFp16 : GemmPrecision::kBf16;

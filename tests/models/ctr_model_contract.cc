@@ -1,7 +1,12 @@
 #include "tests/models/ctr_model_contract.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "tests/support/status_matchers.h"
@@ -145,6 +150,41 @@ TEST_P(CtrModelContract, SlicesAddUpToTheWholeBatch) {
       if (dropout > 0) CheckFirstSampleMatters(*model, GetParam().Batch(settings, 40, 5));
     }
   }
+}
+
+// By the parameter and by what the pass makes of it.
+TEST_P(CtrModelContract, ALayerWithANumberThatIsNotFiniteIsNamed) {
+  const CtrModelSettings settings = {.over_arch_layer_sizes = {7, 5, 1}};
+  const auto model = New(settings);
+  RandomStream random(1, RandomPurpose::kTest, 1);
+  if (GetParam().randomize) GetParam().randomize(*model, random);
+  const ModelBatch batch = GetParam().Batch(settings, 6, 1);
+  std::vector<float> logits(batch.logit_gradient.size());
+  const auto forward = [&] {
+    HOTROW_EXPECT_OK(model->Forward({}, batch.Input(/*training=*/true, 1), logits));
+  };
+  forward();
+  EXPECT_EQ(model->NonFiniteAt({}, {}), "");
+  EXPECT_EQ(model->NonFiniteAt({}, model->parameters()), "");
+  const std::span<float> parameters = model->parameters();
+  const std::vector<ParameterRange> untrained = model->untrained_parameters();
+  std::set<std::string> names;
+  for (size_t p = 0; p < parameters.size(); p += 1 + parameters.size() / 100) {
+    // No pass for training reads what lies between layers, or is of evaluations.
+    const bool is_read =
+        parameters[p] != 0 && std::ranges::none_of(untrained, [&](const ParameterRange& range) {
+          return static_cast<int64_t>(p) >= range.begin && static_cast<int64_t>(p) < range.end;
+        });
+    if (!is_read) continue;
+    const float before = std::exchange(parameters[p], std::numeric_limits<float>::quiet_NaN());
+    forward();
+    const std::string name = model->NonFiniteAt({}, parameters);
+    EXPECT_NE(name, "") << p;
+    EXPECT_EQ(model->NonFiniteAt({}, {}), name) << p;
+    names.insert(name);
+    parameters[p] = before;
+  }
+  EXPECT_GE(names.size(), 2u);
 }
 
 // What a model keeps of batches changes at the end of a step, and nothing else does.

@@ -186,6 +186,24 @@ TEST(DinModelTest, EqualBitsOnAnyPool) {
   EXPECT_EQ(bits[0], bits[1]);
 }
 
+TEST(DinModelTest, ALayerOfTheAttentionThatIsNotFiniteIsNamed) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, DinModel::Create(SmallOptions()));
+  const GraphModel::Part part = model->FindPart("attention0");
+  const Mlp& mlp = dynamic_cast<const TargetAttentionLayer&>(*part.layer).mlp();
+  Batch batch = RandomBatch(4, 5);
+  const std::vector<CtrModel::Sequence> sequences = batch.Sequences();
+  CtrModel::Input input = batch.pooled.Input(/*training=*/true, 1);
+  input.sequences = sequences;
+  std::vector<float> logits(4);
+  for (const int32_t layer : {1, 0}) {
+    model->parameters()[static_cast<size_t>(part.offset + mlp.weight_offset(layer))] =
+        std::nanf("");
+    HOTROW_ASSERT_OK(model->Forward({}, input, logits));
+    EXPECT_EQ(model->NonFiniteAt({}, {}), "attention0/" + std::to_string(layer));
+    EXPECT_EQ(model->NonFiniteAt({}, model->parameters()), "attention0/1");
+  }
+}
+
 TEST(DinModelTest, HistoriesMayBeEmpty) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, DinModel::Create(SmallOptions()));
   Batch batch = RandomBatch(4, 5);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -413,6 +414,57 @@ TEST(GraphModelCudaTest, DotProductsOnTensorCoresStayNearTheCpuAndRepeat) {
                 test::FloatBits(got.embedding_gradient));
       EXPECT_EQ(test::FloatBits(by_rows.parameters), test::FloatBits(got.parameters));
     }
+  }
+}
+
+// By the parameter and by what the pass makes of it, of some parameters.
+void CheckNames(const CreateModel& create, int64_t table_columns) {
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model, create(ctx));
+  const test::ModelBatch batch = test::RandomModelBatch(5, 5, 6 * table_columns, 3);
+  test::DeviceArray<float> dense(batch.dense), embeddings(batch.embeddings), logits(5);
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.dense = dense.data();
+  input.embeddings = embeddings.data();
+  const std::vector<float> parameters = ToHost(model->parameters());
+  std::set<std::string> names;
+  for (size_t p = 0; p < parameters.size(); p += parameters.size() / 5) {
+    while (p < parameters.size() && parameters[p] == 0) ++p;  // it may lie between layers
+    if (p >= parameters.size()) break;
+    const auto set = [&](float number) {
+      EXPECT_EQ(cudaMemcpy(model->parameters().data() + p, &number, sizeof(number),
+                           cudaMemcpyHostToDevice),
+                cudaSuccess);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    };
+    set(std::numeric_limits<float>::quiet_NaN());
+    HOTROW_ASSERT_OK(model->Forward(ctx, input, {logits.data(), 5}));
+    const std::string name = model->NonFiniteAt(ctx, model->parameters());
+    EXPECT_NE(name, "") << p;
+    EXPECT_EQ(model->NonFiniteAt(ctx, {}), name) << p;
+    names.insert(name);
+    set(parameters[p]);
+  }
+  EXPECT_GE(names.size(), 2u);
+}
+
+TEST(GraphModelCudaTest, ALayerWithANumberThatIsNotFiniteIsNamed) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const Kind& kind :
+       {Dlrm(DlrmInteraction::kDot), XDeepFm(), Dcn("dcn_vector", 1, 0, DcnStructure::kParallel)}) {
+    SCOPED_TRACE(kind.name);
+    ASSERT_NO_FATAL_FAILURE(CheckNames(kind.with(5, 0), kind.table_columns));
+  }
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kBf16, DensePrecision::kFp16}) {
+    SCOPED_TRACE(DensePrecisionName(precision));
+    DcnOptions options = {SmallOptions(5, 0)};
+    options.num_cross_layers = 3;
+    options.precision = precision;
+    ASSERT_NO_FATAL_FAILURE(
+        CheckNames([=](const ExecContext& ctx) { return DcnModel::Create(options, ctx); }, 8));
   }
 }
 

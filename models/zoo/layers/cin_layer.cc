@@ -9,6 +9,7 @@
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mlp_layer_impl.h"
 #include "models/zoo/model_parts.h"
+#include "ops/layers/inner_layer.h"
 
 namespace hotrow {
 
@@ -74,6 +75,16 @@ LayerTraits CinLayer::traits() const {
 
 int64_t CinLayer::num_parameters() const {
   return levels_.back().offset + levels_.back().map->num_parameters();
+}
+
+std::vector<InnerLayer> CinLayer::inner_layers() const {
+  std::vector<InnerLayer> layers;
+  for (const Level& level : levels_) {
+    const InnerLayer map = level.map->inner_layers().front();
+    layers.push_back({level.offset + map.parameters_end,
+                      {level.values.data(), map.output.rows, level.rows, level.rows}});
+  }
+  return layers;
 }
 
 void CinLayer::InitParameters(uint64_t seed, std::span<float> parameters) const {

@@ -53,6 +53,7 @@ class CinLayer : public Layer {
   TensorShape output() const override;
   LayerTraits traits() const override;
   int64_t num_parameters() const override;
+  std::vector<InnerLayer> inner_layers() const override;
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;

@@ -7,15 +7,20 @@
 #include "base/buffer.h"
 #include "base/device_memory.h"
 #include "base/device_stream.h"
+#include "base/non_finite.h"
 #include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/graph_plan_impl.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/model_parts.h"
 #include "ops/layers/columns.h"
+#include "ops/layers/inner_layer.h"
 
-namespace hotrow::internal {
+namespace hotrow {
 
+std::vector<InnerLayer> Layer::inner_layers() const { return {}; }
+
+namespace internal {
 namespace {
 
 MoveColumnsArgs::Kind KindOf(Move::Kind kind) {
@@ -65,6 +70,9 @@ class PlannedModel final : public GraphModel {
   std::span<float> mutable_gradients() override { return gradients_.span(); }
   std::vector<ParameterRange> untrained_parameters() const override;
   absl::Status EndStep(const ExecContext& ctx, int64_t samples) override;
+  std::string NonFiniteAt(const ExecContext& ctx, std::span<const float> in) override {
+    return (in.empty() ? FirstOutput(ctx) : LastWith(ctx, in)).value_or("");
+  }
   absl::StatusOr<std::string> ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const override;
   Part FindPart(std::string_view name) const override;
   int64_t arena_bytes() const override { return arena_.bytes(); }
@@ -78,6 +86,9 @@ class PlannedModel final : public GraphModel {
     const float* const* rows = nullptr;  // of embeddings, in their place
   };
 
+  // NonFiniteAt.
+  absl::StatusOr<std::string> FirstOutput(const ExecContext& ctx);
+  absl::StatusOr<std::string> LastWith(const ExecContext& ctx, std::span<const float> in) const;
   std::string EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs& inputs,
                                OnnxGraph* graph) const;
   absl::Status CheckSequences(const Input& input) const;
@@ -99,6 +110,7 @@ class PlannedModel final : public GraphModel {
   DeviceMemory<float> gradients_;
   DeviceMemory<float> arena_;
   Input input_;                         // of the last Forward
+  float* logits_ = nullptr;             // the same
   std::vector<TensorView> inputs_;      // of the layer at work
   std::vector<TensorView> outputs_;     // gradients of its inputs
   std::vector<MoveColumnsArgs> moves_;  // of the step at work
@@ -342,6 +354,7 @@ absl::Status PlannedModel::Forward(const ExecContext& ctx, const Input& input,
   }
   input_ = input;
   input_.await_embeddings = nullptr;
+  logits_ = logits.data();
   // Inputs are only read.
   const Arrays values = {.dense = const_cast<float*>(input.dense),
                          .embeddings = const_cast<float*>(input.embeddings),
@@ -422,6 +435,55 @@ std::vector<ParameterRange> PlannedModel::untrained_parameters() const {
   return ranges;
 }
 
+// Layers count as in an ONNX graph.
+std::string NameOf(const GraphNode& node, size_t layer, size_t num_layers) {
+  return num_layers > 1 ? absl::StrCat(node.name, "/", layer) : node.name;
+}
+
+absl::StatusOr<std::string> PlannedModel::FirstOutput(const ExecContext& ctx) {
+  input_.sum_over_slices = nullptr;  // the others do not come to it
+  const Arrays values = {.dense = const_cast<float*>(input_.dense),
+                         .embeddings = const_cast<float*>(input_.embeddings),
+                         .logits = logits_,
+                         .rows = input_.embedding_rows};
+  for (const auto* const steps : {&plan_->before_embeddings, &plan_->with_embeddings}) {
+    for (const ForwardStep& step : *steps) {
+      HOTROW_RETURN_IF_ERROR(Run(ctx, step, values));
+      const TensorView y = Resolve(step.output, values);
+      HOTROW_ASSIGN_OR_RETURN(int64_t at, FirstNonFinite(ctx, {y.data, input_.batch_size,
+                                                               y.shape.width(), y.row_stride}));
+      if (at < 0) continue;
+      const GraphNode& node = nodes_[static_cast<size_t>(step.node)];
+      const std::vector<InnerLayer> layers =
+          node.layer == nullptr ? std::vector<InnerLayer>() : node.layer->inner_layers();
+      size_t l = 0;
+      for (; l + 1 < layers.size(); ++l) {
+        HOTROW_ASSIGN_OR_RETURN(at, FirstNonFinite(ctx, layers[l].output));
+        if (at >= 0) break;
+      }
+      return NameOf(node, l, layers.size());
+    }
+  }
+  return std::string();
+}
+
+absl::StatusOr<std::string> PlannedModel::LastWith(const ExecContext& ctx,
+                                                   std::span<const float> in) const {
+  for (size_t n = nodes_.size(); n-- > 0;) {
+    if (nodes_[n].num_parameters() == 0) continue;
+    std::vector<InnerLayer> layers = nodes_[n].layer->inner_layers();
+    if (layers.empty()) layers.push_back({.parameters_end = nodes_[n].num_parameters()});
+    for (size_t l = layers.size(); l-- > 0;) {
+      const int64_t begin = l == 0 ? 0 : layers[l - 1].parameters_end;
+      const int64_t size = layers[l].parameters_end - begin;
+      const float* const numbers = in.data() + plan_->parameter_offsets[n] + begin;
+      HOTROW_ASSIGN_OR_RETURN(const int64_t at, FirstNonFinite(ctx, {numbers, 1, size, size}));
+      if (at >= 0) return NameOf(nodes_[n], l, layers.size());
+    }
+  }
+  return std::string();
+}
+
 absl::Status PlannedModel::EndStep(const ExecContext& ctx, int64_t samples) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -443,4 +505,5 @@ absl::StatusOr<std::unique_ptr<GraphModel>> MakeGraphModel(const ModelGraphOptio
   return model;
 }
 
-}  // namespace hotrow::internal
+}  // namespace internal
+}  // namespace hotrow

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 namespace hotrow {
 
 class OnnxGraph;
+struct InnerLayer;
 
 // The columns of a sample: `fields` vectors of `dim` numbers, such as the embeddings of features. A
 // plain vector is one field.
@@ -126,15 +128,16 @@ class Layer {
   virtual absl::Status EndStep(const ExecContext& ctx, int64_t samples, float* parameters) {
     return absl::OkStatus();
   }
+  // The layers that it is made of, in order (ops/layers/inner_layer.h); none: it is one.
+  virtual std::vector<InnerLayer> inner_layers() const;
   // Fills parameters in host memory, on every device. What it leaves is zero.
   virtual void InitParameters(uint64_t seed, std::span<float> parameters) const {}
 
   // Adds itself to what the planner is told. reads_embeddings: directly or by way of others.
   virtual void Describe(bool reads_embeddings, DenseLayers* layers) const {}
 
-  // Adds the operations that do what Forward does when it is not training, in fp32, and gives the
-  // value [B, columns of output()]. Names depend on nothing but the layer's shapes. Errors:
-  // Unimplemented (the layer has no such form).
+  // Adds the operations of Forward, not for training, in fp32, and gives the value [B, columns of
+  // output()]. Names depend on the layer's shapes alone. Unimplemented: the layer has no such form.
   virtual absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const {
     return absl::UnimplementedError("this part does not say how it is written as ONNX");
   }

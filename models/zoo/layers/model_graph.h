@@ -41,8 +41,7 @@ struct ModelOptions {
   int32_t num_dense = 0;      // I >= 0
   int32_t num_sparse = 0;     // S >= 1: features
   int32_t embedding_dim = 0;  // D
-  // Output sizes of the layers of the MLP that gives the logit; the last one is 1. The input size
-  // follows from the data.
+  // Output sizes of the MLP that gives the logit; the last is 1. The input's follows from the data.
   std::vector<int32_t> over_arch_layer_sizes;
   float dropout = 0;        // after each hidden layer of the MLPs, in training, in [0, 1)
   bool batch_norm = false;  // before each ReLU of the MLPs
@@ -55,8 +54,7 @@ struct ModelOptions {
 ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& options,
                                  int32_t table_columns, int32_t num_tasks = 1);
 
-// What flows between the parts of a graph: a tensor [B, columns]. Without a part where a
-// declaration failed.
+// What flows between the parts of a graph, a tensor [B, columns]; -1 where a declaration failed.
 struct GraphValue {
   int32_t node = -1;
 };
@@ -103,8 +101,7 @@ class GraphModel : public CtrModel {
 // Errors: the first one is kept, declarations after it do nothing, and Build returns it.
 class ModelGraph {
  public:
-  // ctx says where the model computes and what its memory hangs on; see CtrModel.
-  // ctx.stream must outlive the model.
+  // ctx says where the model computes (CtrModel); ctx.stream must outlive it.
   explicit ModelGraph(const ModelGraphOptions& options, const ExecContext& ctx = {});
   ~ModelGraph();
   ModelGraph(const ModelGraph&) = delete;
@@ -145,8 +142,7 @@ class ModelGraph {
                       const std::vector<GraphValue>& inputs, bool joins_previous = false);
   // For layers that want each of their inputs as a matrix: the value, or a packed copy.
   GraphValue Packed(GraphValue value);
-  // Numbers for `count` layers, as counters of random numbers take them: from 0 on, in the order of
-  // the declaration.
+  // Numbers for `count` layers in counters of random numbers, from 0 on, as they are declared.
   int32_t TakeLayerIds(int32_t count) { return std::exchange(layer_ids_, layer_ids_ + count); }
   // Keeps the first error.
   GraphValue Fail(absl::Status error);

@@ -5,11 +5,13 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "ops/layers/dense_network.h"
+#include "ops/layers/inner_layer.h"
 
 namespace hotrow {
 
@@ -21,6 +23,7 @@ class NetworkLayer : public Layer {
   const Network& network() const { return *network_; }
 
   int64_t num_parameters() const override { return network_->num_parameters(); }
+  std::vector<InnerLayer> inner_layers() const override { return network_->inner_layers(); }
   void InitParameters(uint64_t seed, std::span<float> parameters) const override {
     network_->InitParameters(seed, parameters);
   }

@@ -13,6 +13,7 @@
 #include "base/exec_context.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "ops/layers/inner_layer.h"
 #include "ops/layers/mlp.h"
 
 // Parts that read the rows of features which are not pooled. `sequence` is a position in
@@ -49,6 +50,7 @@ class TargetAttentionLayer : public Layer {
   TensorShape output() const override { return {1, options_.dim}; }
   LayerTraits traits() const override;
   int64_t num_parameters() const override { return mlp_->num_parameters(); }
+  std::vector<InnerLayer> inner_layers() const override { return mlp_->inner_layers(); }
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
