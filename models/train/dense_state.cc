@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/saving/dense_file.h"
+#include "models/train/non_finite_impl.h"
 #include "ops/training/dense_optimizer.h"
 #include "ops/training/gradient_norm.h"
 
@@ -158,7 +159,10 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
                                                .scale = gradient_scale_.data(),
                                                .workspace = norm_workspace_.data(),
                                                .workspace_bytes = norm_workspace_.bytes()}));
-    if (!std::isfinite(norm)) return DivergedError(options_, run_step, kGradientName);
+    if (!std::isfinite(norm)) {
+      return DivergedError(options_, run_step, kGradientName,
+                           FindGradient(ctx_, &model_, all.gradients));
+    }
   }
   std::vector<DenseTensor> trained;
   trained.reserve(trained_.size());

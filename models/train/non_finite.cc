@@ -10,11 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/non_finite.h"
+#include "base/status_macros.h"
 
 namespace hotrow {
 namespace {
 
-// The first number that is not finite; -1: there is none.
+// FirstNonFinite of numbers in host memory.
 int64_t FirstNonFinite(std::span<const float> numbers) {
   const auto at =
       std::find_if(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
@@ -58,10 +60,11 @@ std::string Describe(const StepParts& parts, const CtrBatch& batch, int32_t posi
 }
 
 // What the pooled embeddings say; empty: all are finite.
-std::string FindPooledRow(const StepParts& parts, const CtrBatch& batch) {
+absl::StatusOr<std::string> FindPooledRow(const StepParts& parts, const ExecContext& ctx,
+                                          const CtrBatch& batch) {
   const int64_t width = parts.tables.pooled_dim();
-  const int64_t at =
-      FirstNonFinite({parts.buffers.embeddings(), static_cast<size_t>(batch.batch_size * width)});
+  HOTROW_ASSIGN_OR_RETURN(const int64_t at, FirstNonFinite(ctx, {parts.buffers.embeddings(),
+                                                                 batch.batch_size, width, width}));
   if (at < 0) return std::string();
   const int64_t sample = at / width;
   const std::vector<int32_t> unpooled = parts.model.unpooled_features();
@@ -78,14 +81,16 @@ std::string FindPooledRow(const StepParts& parts, const CtrBatch& batch) {
 }
 
 // What the rows of features that are not pooled say; empty: all are finite.
-std::string FindSequenceRow(const StepParts& parts, const CtrBatch& batch) {
+absl::StatusOr<std::string> FindSequenceRow(const StepParts& parts, const ExecContext& ctx,
+                                            const CtrBatch& batch) {
   const std::vector<int32_t> unpooled = parts.model.unpooled_features();
   for (size_t s = 0; s < unpooled.size(); ++s) {
     const CtrModel::Sequence& sequence = parts.buffers.sequences()[s];
     const std::span offsets(sequence.offsets, static_cast<size_t>(batch.batch_size) + 1);
     const int64_t dim = parts.options.embedding_dim;
-    const int64_t at = FirstNonFinite(
-        {sequence.rows, static_cast<size_t>((offsets.back() - offsets.front()) * dim)});
+    HOTROW_ASSIGN_OR_RETURN(
+        const int64_t at,
+        FirstNonFinite(ctx, {sequence.rows, offsets.back() - offsets.front(), dim, dim}));
     if (at < 0) continue;
     const int64_t lookup = offsets.front() + at / dim;
     const int64_t sample =
@@ -95,13 +100,47 @@ std::string FindSequenceRow(const StepParts& parts, const CtrBatch& batch) {
   return std::string();
 }
 
+// What the parameters say; empty: all are finite.
+absl::StatusOr<std::string> FindParameter(CtrModel& model, const ExecContext& ctx) {
+  const std::span<const float> all = model.parameters();
+  const auto size = std::ssize(all);
+  HOTROW_ASSIGN_OR_RETURN(const int64_t at, FirstNonFinite(ctx, {all.data(), 1, size, size}));
+  if (at < 0) return std::string();
+  const std::string layer = model.NonFiniteAt(ctx, all);
+  return absl::StrCat(
+      layer.empty() ? absl::StrFormat("dense parameter %d", at)
+                    : absl::StrFormat("a parameter of layer \"%s\"", layer),
+      " is not finite: an update before this step overflowed it; --max_gradient_norm clips such "
+      "updates");
+}
+
+absl::StatusOr<std::string> FindInStep(const StepParts& parts, const ExecContext& ctx,
+                                       const CtrBatch& batch) {
+  // Parameters first: what overflowed theirs went on to the rows.
+  HOTROW_ASSIGN_OR_RETURN(std::string found, FindParameter(parts.model, ctx));
+  if (!found.empty()) return found;
+  HOTROW_ASSIGN_OR_RETURN(found, FindPooledRow(parts, ctx, batch));
+  if (!found.empty()) return found;
+  HOTROW_ASSIGN_OR_RETURN(found, FindSequenceRow(parts, ctx, batch));
+  if (!found.empty()) return found;
+  const std::string layer = parts.model.NonFiniteAt(ctx, {});
+  return absl::StrCat(
+      "rows, dense features and parameters are finite: ",
+      layer.empty() ? "a layer"
+                    : absl::StrFormat("layer \"%s\" is the first whose output is not, it", layer),
+      " overflowed; look for dense features of very different scales, and keep weights in range "
+      "with --max_gradient_norm");
+}
+
 }  // namespace
 
 std::string FindNonFiniteData(int64_t num_dense, int64_t num_labels, std::span<const float> dense,
                               std::span<const float> labels) {
-  if (const int64_t at = FirstNonFinite(labels); at >= 0) {
-    return absl::StrFormat("the label of sample %d of the batch is not finite: clean the data",
-                           at / num_labels);
+  const auto bad = std::ranges::find_if(labels, [](float y) { return !(y >= 0 && y <= 1); });
+  if (bad != labels.end()) {
+    return absl::StrFormat(
+        "the label of sample %d of the batch is not a number from 0 to 1: clean the data",
+        (bad - labels.begin()) / num_labels);
   }
   if (const int64_t at = FirstNonFinite(dense); at >= 0) {
     return absl::StrFormat(
@@ -111,22 +150,22 @@ std::string FindNonFiniteData(int64_t num_dense, int64_t num_labels, std::span<c
   return std::string();
 }
 
-std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch) {
-  if (std::string data =
-          FindNonFiniteData(parts.schema.num_dense, batch.num_labels, batch.dense, batch.labels);
-      !data.empty()) {
-    return data;
-  }
-  if (std::string row = FindPooledRow(parts, batch); !row.empty()) return row;
-  if (std::string row = FindSequenceRow(parts, batch); !row.empty()) return row;
-  if (const int64_t at = FirstNonFinite(parts.model.parameters()); at >= 0) {
-    return absl::StrFormat(
-        "dense parameter %d is not finite: an update before this step overflowed it; "
-        "--max_gradient_norm clips such updates",
-        at);
-  }
-  return "rows, dense features and parameters are finite: a layer overflowed; look for dense "
-         "features of very different scales";
+std::string FindNonFinite(const StepParts& parts, const ExecContext& ctx, const CtrBatch& batch) {
+  std::string data =
+      FindNonFiniteData(parts.schema.num_dense, batch.num_labels, batch.dense, batch.labels);
+  return data.empty() ? FindInStep(parts, ctx, batch).value_or("") : data;
+}
+
+std::string FindGradient(const ExecContext& ctx, CtrModel* model,
+                         std::span<const float> gradients) {
+  std::string layer = model->NonFiniteAt(ctx, model->parameters());
+  if (layer.empty()) layer = model->NonFiniteAt(ctx, gradients);
+  if (layer.empty()) return layer;
+  return absl::StrFormat(
+      "on the way back layer \"%s\" is the first whose gradient is not finite: weights are too "
+      "large; --max_gradient_norm and --weight_decay keep them in range, from an earlier "
+      "checkpoint on",
+      layer);
 }
 
 bool AllFinite(std::span<const float> numbers) {

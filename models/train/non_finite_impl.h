@@ -12,15 +12,20 @@
 namespace hotrow {
 
 // Says where a loss that is not finite comes from, after Lookup and Forward of the step and before
-// its Update: labels or dense features of the data, a row (by feature, table and id), a dense
-// parameter, or none of them: then a layer overflowed. A clause that ends in what to do. It costs a
-// pass over the batch and the parameters, so it is asked only once a loss has gone wrong.
+// its Update: labels or dense features of the data, a dense parameter (by its layer), a row (by
+// feature, table and id), or none of them: then the first layer whose output is not finite. A
+// clause that ends in what to do. It costs a pass over the batch and the parameters, and a second
+// Forward, so it is asked only once a loss has gone wrong.
 //
 // With several ranks each looks at its own slice and at none of the others' rows.
-std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch);
+std::string FindNonFinite(const StepParts& parts, const ExecContext& ctx, const CtrBatch& batch);
 
-// The part of it that looks at the data; empty: all are finite. It is all that can be said of a
-// step on a GPU, whose memory the host does not read, and which later steps have changed by then.
+// The same of a gradient, after Backward: the first layer on the way back that has one. A GPU has
+// made another step since; but then the layer's parameters are not finite, and `gradients`, of
+// parameters(), matter only where updates were left out. Empty: nothing is known.
+std::string FindGradient(const ExecContext& ctx, CtrModel* model, std::span<const float> gradients);
+
+// The part of FindNonFinite that looks at the data; empty: all are good.
 std::string FindNonFiniteData(int64_t num_dense, int64_t num_labels, std::span<const float> dense,
                               std::span<const float> labels);
 

@@ -51,6 +51,9 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
       out->loss_workspace_,
       DeviceMemory<std::byte>::Create(BceWithLogitsWorkspaceBytes(ctx.device, batch_size),
                                       {ctx.device, ctx.stream}));
+  HOTROW_ASSIGN_OR_RETURN(out->lost_, DeviceMemory<uint32_t>::Create(1, {ctx.device, ctx.stream}));
+  const uint32_t zero = 0;
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, out->lost_.data(), &zero, sizeof(zero)));
   return out;
 }
 
@@ -161,6 +164,7 @@ absl::Status StepBuffers::TaskLoss(const ExecContext& ctx, const float* labels,
                              .stride = shape_.num_tasks,
                              .weight = weight,
                              .loss = loss,
+                             .lost = lost_.data(),
                              .workspace = loss_workspace_.data(),
                              .workspace_bytes = loss_workspace_.bytes()});
 }
@@ -168,15 +172,11 @@ absl::Status StepBuffers::TaskLoss(const ExecContext& ctx, const float* labels,
 absl::Status StepBuffers::Post() { return on_gpu() ? mailbox_->Post() : absl::OkStatus(); }
 
 absl::StatusOr<StepBuffers::Posted> StepBuffers::ReadPosted(std::span<const double> task_weights) {
-  HOTROW_ASSIGN_OR_RETURN(const StepMailbox::Letter letter, mailbox_->Read());
-  const auto behind = letter.numbers.subspan(static_cast<size_t>(shape_.num_tasks));
-  Posted posted = {.gradient_norm = behind[0],
-                   .skipped = behind[1] == 1,
-                   .loss_scale = behind[2],
-                   .dense = letter.dense,
-                   .labels = letter.labels};
+  HOTROW_ASSIGN_OR_RETURN(const std::span<const double> numbers, mailbox_->Read());
+  const auto behind = numbers.subspan(static_cast<size_t>(shape_.num_tasks));
+  Posted posted = {.gradient_norm = behind[0], .skipped = behind[1] == 1, .loss_scale = behind[2]};
   for (int32_t task = 0; task < shape_.num_tasks; ++task) {
-    posted.loss += TaskWeight(task_weights, task) * letter.numbers[static_cast<size_t>(task)];
+    posted.loss += TaskWeight(task_weights, task) * numbers[static_cast<size_t>(task)];
   }
   return posted;
 }

@@ -62,6 +62,8 @@ class StepBuffers {
   // Before Loss: brings the labels, and the step's number, to where kernels read them.
   absl::Status UploadLabels(const CtrBatch& batch, uint32_t step_number);
   const uint32_t* device_step() const { return device_step_; }  // null on the CPU
+  // On a GPU: not 0 once a loss was not finite; null on the CPU.
+  const uint32_t* lost() const { return lost_.data(); }
   // Fills logit_gradient of `batch`, a slice of a batch of mean_over samples, and returns the mean
   // loss over the slice. The losses of the tasks are added up, each times its weight; no weights:
   // ones. On a GPU it returns none, after DenseFeatures and UploadLabels of the same batch: once
@@ -87,9 +89,6 @@ class StepBuffers {
     double gradient_norm = 0;
     bool skipped = false;  // updates were left out, for gradients that are not finite
     double loss_scale = 0;
-    // Parts of the step's batch, until the next one.
-    std::span<const float> dense;
-    std::span<const float> labels;
   };
   // What the oldest step has posted that was not read; waits for that step.
   absl::StatusOr<Posted> ReadPosted(std::span<const double> task_weights);
@@ -127,6 +126,7 @@ class StepBuffers {
   const float* device_labels_ = nullptr;
   const uint32_t* device_step_ = nullptr;
   DeviceMemory<std::byte> loss_workspace_;
+  DeviceMemory<uint32_t> lost_;  // [1]
   SharedBuffer<float> host_logits_;
 };
 

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.offsets_max, here, &slot.offsets.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(1, here, &slot.step.memory));
     HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, here, &slot.numbers));
-    for (DeviceEvent* const event : {&slot.dense.copied, &slot.labels.copied, &slot.offsets.copied,
+    for (DeviceEvent* const event : {&slot.dense_copied, &slot.labels_copied, &slot.offsets.copied,
                                      &slot.step.copied, &slot.done}) {
       HOTROW_ASSIGN_OR_RETURN(*event, DeviceEvent::Create(ctx.device));
     }
@@ -43,21 +43,18 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
 
 absl::Status StepMailbox::Keep(std::shared_ptr<const void> owner) {
   Slot& slot = in_hand();
-  for (InPlace* const upload : {&slot.dense, &slot.labels}) {
-    HOTROW_RETURN_IF_ERROR(upload->copied.Wait());
-    upload->items = {};
-  }
+  HOTROW_RETURN_IF_ERROR(slot.dense_copied.Wait());
+  HOTROW_RETURN_IF_ERROR(slot.labels_copied.Wait());
   slot.owner = std::move(owner);
   return absl::OkStatus();
 }
 
-absl::StatusOr<const float*> StepMailbox::Send(std::span<const float> items, InPlace* upload,
+absl::StatusOr<const float*> StepMailbox::Send(std::span<const float> items, DeviceEvent* copied,
                                                DeviceMemory<float>* to) {
   HOTROW_CHECK(std::ssize(items) <= to->size());
-  upload->items = items;
   HOTROW_RETURN_IF_ERROR(
       EnqueueCopy(ctx_, to->data(), items.data(), static_cast<int64_t>(items.size_bytes())));
-  HOTROW_RETURN_IF_ERROR(upload->copied.Record(ctx_));
+  HOTROW_RETURN_IF_ERROR(copied->Record(ctx_));
   return to->data();
 }
 
@@ -76,11 +73,11 @@ absl::StatusOr<const T*> StepMailbox::Send(std::span<const T> items, Upload<T>* 
 }
 
 absl::StatusOr<const float*> StepMailbox::UploadDense(std::span<const float> dense) {
-  return Send(dense, &in_hand().dense, &dense_);
+  return Send(dense, &in_hand().dense_copied, &dense_);
 }
 
 absl::StatusOr<const float*> StepMailbox::UploadLabels(std::span<const float> labels) {
-  return Send(labels, &in_hand().labels, &labels_);
+  return Send(labels, &in_hand().labels_copied, &labels_);
 }
 
 absl::StatusOr<const int64_t*> StepMailbox::UploadOffsets(std::span<const int64_t> offsets) {
@@ -100,14 +97,13 @@ absl::Status StepMailbox::Post() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepMailbox::Letter> StepMailbox::Read() {
+absl::StatusOr<std::span<const double>> StepMailbox::Read() {
   HOTROW_CHECK(num_unread() > 0);
   Slot& slot = slots_[static_cast<size_t>(read_ % kSlots)];
   HOTROW_RETURN_IF_ERROR(slot.done.Wait());
   ++read_;
-  read_owner_ = std::move(slot.owner);
-  return Letter{
-      .numbers = slot.numbers.span(), .dense = slot.dense.items, .labels = slot.labels.items};
+  slot.owner.reset();
+  return std::as_const(slot.numbers).span();
 }
 
 }  // namespace hotrow

@@ -42,8 +42,8 @@ class StepMailbox {
   StepMailbox(const StepMailbox&) = delete;
   StepMailbox& operator=(const StepMailbox&) = delete;
 
-  // What the next UploadDense and UploadLabels read, and the letter of their step: kept until that
-  // letter has had its time, or until a step takes the place of this one.
+  // What the next UploadDense and UploadLabels read: kept until their step is read, or until
+  // a step takes the place of this one.
   absl::Status Keep(std::shared_ptr<const void> owner);
   // Copies what the host has to the device; returns where it is there until the next call.
   absl::StatusOr<const float*> UploadDense(std::span<const float> dense);
@@ -57,16 +57,9 @@ class StepMailbox {
   absl::Status Post();
 
   int64_t num_unread() const { return posted_ - read_; }
-  // What is left of a step; the memory is good until the next Read or Upload.
-  struct Letter {
-    std::span<const double> numbers;
-    // What the step had uploaded.
-    std::span<const float> dense;
-    std::span<const float> labels;
-  };
-  // The letter of the oldest unread step. Waits until its kernels are done, not for those of later
-  // steps.
-  absl::StatusOr<Letter> Read();
+  // The numbers of the oldest unread step, until the next Read. Waits until its kernels are done,
+  // not for those of later steps.
+  absl::StatusOr<std::span<const double>> Read();
 
  private:
   // The step in hand has one, and each unread one.
@@ -76,14 +69,9 @@ class StepMailbox {
     SharedBuffer<T> memory;
     DeviceEvent copied;  // the host may write `memory` again
   };
-  struct InPlace {
-    std::span<const float> items;
-    DeviceEvent copied;  // `owner` may go
-  };
   struct Slot {
-    std::shared_ptr<const void> owner;  // of the next two
-    InPlace dense;
-    InPlace labels;
+    std::shared_ptr<const void> owner;  // may go behind the next two
+    DeviceEvent dense_copied, labels_copied;
     Upload<int64_t> offsets;
     Upload<uint32_t> step;
     SharedBuffer<double> numbers;
@@ -92,7 +80,7 @@ class StepMailbox {
 
   explicit StepMailbox(const ExecContext& ctx) : ctx_(ctx) {}
   Slot& in_hand() { return slots_[static_cast<size_t>(posted_ % kSlots)]; }
-  absl::StatusOr<const float*> Send(std::span<const float> items, InPlace* upload,
+  absl::StatusOr<const float*> Send(std::span<const float> items, DeviceEvent* copied,
                                     DeviceMemory<float>* to);
   template <typename T>
   absl::StatusOr<const T*> Send(std::span<const T> items, Upload<T>* upload, DeviceMemory<T>* to);
@@ -105,7 +93,6 @@ class StepMailbox {
   DeviceMemory<uint32_t> step_;
   DeviceMemory<double> numbers_;
   std::array<Slot, kSlots> slots_;
-  std::shared_ptr<const void> read_owner_;  // of the last letter
   int64_t posted_ = 0;
   int64_t read_ = 0;
 };

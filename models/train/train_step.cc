@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -22,7 +23,7 @@ absl::StatusOr<std::optional<double>> Loss(const StepParts& parts, const ExecCon
       parts.buffers.Loss(ctx, batch, global_batch_size, parts.options.task_weights));
   if (loss.has_value() && !std::isfinite(*loss)) {
     return DivergedError(parts.options, place.run_step, "training loss",
-                         FindNonFinite(parts, batch));
+                         FindNonFinite(parts, ctx, batch));
   }
   return loss;
 }
@@ -43,9 +44,11 @@ absl::Status UnscaleDense(const StepParts& parts, const ExecContext& ctx, int64_
                                                    static_cast<size_t>(end - begin)));
 }
 
-// What the updates of a step read to see whether they are left out; null: they never are.
+// What the updates of a step read to see whether they are left out; null: they never are. On a GPU
+// alone they are from a loss on that is not finite: ReadLoss finds what it was made of.
 const uint32_t* Skip(const StepParts& parts) {
-  return parts.loss_scaler == nullptr ? nullptr : parts.loss_scaler->skip();
+  if (parts.loss_scaler != nullptr) return parts.loss_scaler->skip();
+  return parts.ranks.many() ? nullptr : parts.buffers.lost();
 }
 
 // Forward, loss and backward of one rank alone. Where dense features and labels are is known.
@@ -219,6 +222,33 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   return MeanOverRanks(parts, *totals, global_batch_size);
 }
 
+// Lookup and Forward of a step that a GPU made, with tables and parameters as they are.
+absl::Status LookAgain(const StepParts& parts, const ExecContext& ctx, const UnreadStep& step) {
+  const CtrBatch& batch = step.item->batch;
+  StepBuffers& buffers = parts.buffers;
+  HOTROW_RETURN_IF_ERROR(buffers.Bind(batch, step.item));
+  HOTROW_RETURN_IF_ERROR(parts.tables.Evaluate(batch.sparse(), buffers.output()));
+  HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
+  return parts.model.Forward(ctx,
+                             {.batch_size = batch.batch_size,
+                              .dense = dense,
+                              .embeddings = buffers.embeddings(),
+                              .sequences = buffers.sequences(),
+                              .training = true,
+                              .step = step.number},
+                             buffers.logits(batch.batch_size));
+}
+
+// Why the loss of a step on a GPU is not finite. Nothing has been updated since, but on several
+// ranks, where it takes all of them to look rows up.
+std::string FindCause(const StepParts& parts, const ExecContext& ctx, const UnreadStep& step) {
+  const CtrBatch& batch = step.item->batch;
+  if (!parts.ranks.many() && LookAgain(parts, ctx, step).ok()) {
+    return FindNonFinite(parts, ctx, batch);
+  }
+  return FindNonFiniteData(parts.schema.num_dense, batch.num_labels, batch.dense, batch.labels);
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<double>> RunStep(const StepParts& parts, const ExecContext& ctx,
@@ -227,24 +257,26 @@ absl::StatusOr<std::optional<double>> RunStep(const StepParts& parts, const Exec
                             : RunStepAlone(parts, ctx, place, batch);
 }
 
-absl::StatusOr<double> ReadLoss(const StepParts& parts, const UnreadStep& step) {
+absl::StatusOr<double> ReadLoss(const StepParts& parts, const ExecContext& ctx,
+                                const UnreadStep& step) {
   HOTROW_ASSIGN_OR_RETURN(const StepBuffers::Posted posted,
                           parts.buffers.ReadPosted(parts.options.task_weights));
   if (!std::isfinite(posted.loss)) {
     return DivergedError(parts.options, step.run_step, "training loss",
-                         FindNonFiniteData(parts.schema.num_dense, parts.model.num_tasks(),
-                                           posted.dense, posted.labels));
+                         FindCause(parts, ctx, step));
   }
   const bool skipped = parts.loss_scaler != nullptr && posted.skipped;
   // Halving the scale has not helped.
   const bool is_lost = skipped && posted.loss_scale <= kLossScaleMin;
   if (is_lost ||
       (!skipped && parts.options.max_gradient_norm > 0 && !std::isfinite(posted.gradient_norm))) {
-    return DivergedError(parts.options, step.run_step, DenseState::kGradientName);
+    return DivergedError(parts.options, step.run_step, DenseState::kGradientName,
+                         parts.ranks.many()
+                             ? std::string()
+                             : FindGradient(ctx, &parts.model, parts.model.gradients()));
   }
   if (!parts.ranks.many()) return posted.loss;
-  const auto own_batch_size = std::ssize(posted.labels) / parts.model.num_tasks();
-  double sums[] = {posted.loss * static_cast<double>(own_batch_size),
+  double sums[] = {posted.loss * static_cast<double>(step.item->batch.batch_size),
                    static_cast<double>(parts.ranks.own_signal() != 0)};
   HOTROW_RETURN_IF_ERROR(parts.ranks.channel()->AllReduceSum(std::span<double>(sums)));
   return MeanOverRanks(parts, {.loss_sum = sums[0], .signal = sums[1] != 0}, step.batch_size);

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_TRAIN_TRAIN_STEP_IMPL_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -56,14 +57,17 @@ absl::StatusOr<std::optional<double>> RunStep(const StepParts& parts, const Exec
 // A step whose loss a GPU has yet to tell.
 struct UnreadStep {
   int64_t run_step = 0;
-  int64_t batch_size = 0;  // of all ranks together
+  int64_t batch_size = 0;                         // of all ranks together
+  uint32_t number = 0;                            // StepPlace
+  std::shared_ptr<const BatchReader::Item> item;  // this rank's batch
 };
 
 // The loss of the oldest step on a GPU whose loss was not read; waits for that step alone. step:
 // which one it is. Several ranks read together, and hear of each other's signals. Errors:
 // OutOfRange, as RunStep, when later steps may have been made: nothing of the run is good any more;
 // those of the device and the communicator.
-absl::StatusOr<double> ReadLoss(const StepParts& parts, const UnreadStep& step);
+absl::StatusOr<double> ReadLoss(const StepParts& parts, const ExecContext& ctx,
+                                const UnreadStep& step);
 
 }  // namespace hotrow
 

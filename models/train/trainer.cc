@@ -273,7 +273,8 @@ absl::Status Trainer::Step(BatchInFlight* now) {
   ++at_.steps_in_last_epoch;
   at_.samples += batch_size;
   at_.samples_in_last_epoch += batch_size;
-  const UnreadStep step = {.run_step = at_.steps, .batch_size = batch_size};
+  const UnreadStep step = {
+      .run_step = at_.steps, .batch_size = batch_size, .number = place.number, .item = now->item};
   if (loss.has_value()) {
     CountLoss(step, *loss);
     return absl::OkStatus();
@@ -286,7 +287,7 @@ absl::Status Trainer::ReadLosses(int64_t keep) {
   while (std::ssize(unread_) > keep) {
     const UnreadStep step = unread_.front();
     unread_.pop_front();
-    const absl::StatusOr<double> loss = ReadLoss(run_.step_parts(), step);
+    const absl::StatusOr<double> loss = ReadLoss(run_.step_parts(), ctx_, step);
     if (absl::IsOutOfRange(loss.status())) watch_.Diverged();
     HOTROW_RETURN_IF_ERROR(loss.status());
     CountLoss(step, *loss);

@@ -29,6 +29,7 @@ struct BceWithLogitsArgs {
   // order within chunks of kBceChunkSamples, then over the chunks in order, so it does not depend
   // on threads.
   double* loss = nullptr;
+  uint32_t* lost = nullptr;        // CUDA: null, or set to 1 where the loss is not finite
   std::byte* workspace = nullptr;  // aligned to 64 bytes; null where none is needed
   int64_t workspace_bytes = 0;     // at least BceWithLogitsWorkspaceBytes
 

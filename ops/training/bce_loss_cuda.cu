@@ -1,3 +1,5 @@
+#include <cfloat>
+
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
@@ -41,7 +43,8 @@ __global__ void ChunkKernel(BceWithLogitsArgs args, double mean_over, int64_t ch
 
 // One block: the mean, the chunks' sums added in their order.
 // Bytes: 8 for each 256 samples
-__global__ void MeanKernel(const double* sums, int64_t chunks, int64_t batch_size, double* loss) {
+__global__ void MeanKernel(const double* sums, int64_t chunks, int64_t batch_size, double* loss,
+                           uint32_t* lost) {
   __shared__ double part[kThreads];
   double sum = 0;  // of thread 0
   for (int64_t begin = 0; begin < chunks; begin += kThreads) {
@@ -51,7 +54,10 @@ __global__ void MeanKernel(const double* sums, int64_t chunks, int64_t batch_siz
     if (threadIdx.x == 0) sum = AddInOrder(sum, part, n);
     __syncthreads();
   }
-  if (threadIdx.x == 0) *loss = batch_size == 0 ? 0 : sum / static_cast<double>(batch_size);
+  if (threadIdx.x != 0) return;
+  const double mean = batch_size == 0 ? 0 : sum / static_cast<double>(batch_size);
+  *loss = mean;
+  if (lost != nullptr && !(std::fabs(mean) <= DBL_MAX)) *lost = 1;
 }
 
 }  // namespace
@@ -64,7 +70,7 @@ absl::Status BceWithLogitsCuda(CudaStream stream, const BceWithLogitsArgs& args)
                                                                 sums);
     HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
   }
-  MeanKernel<<<1, kThreads, 0, stream>>>(sums, chunks, args.batch_size, args.loss);
+  MeanKernel<<<1, kThreads, 0, stream>>>(sums, chunks, args.batch_size, args.loss, args.lost);
   return LastLaunch(kName);
 }
 

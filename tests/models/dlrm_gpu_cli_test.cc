@@ -119,7 +119,7 @@ TEST(DlrmGpuCliTest, GradientsAreClippedOnTheGpu) {
 }
 
 // The GPU's losses are read a step late; what is said of them is of their own step.
-TEST(DlrmGpuCliTest, DivergenceNamesTheStepOfTheCpu) {
+TEST(DlrmGpuCliTest, DivergenceNamesTheStepAndTheLayerOfTheCpu) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const std::vector<std::string> diverging = {"--dense_optimizer=sgd",
                                               "--dense_learning_rate=1e30"};
@@ -133,9 +133,16 @@ TEST(DlrmGpuCliTest, DivergenceNamesTheStepOfTheCpu) {
     const size_t begin = result.out.rfind("step ", end);
     return result.out.substr(begin, end - begin);
   };
+  const auto cause_of = [](const test::ProgramResult& result) {
+    const size_t begin = result.out.find("for dense parameters). ");
+    if (begin == std::string::npos) return "none in " + result.out;
+    return result.out.substr(begin, result.out.find('\n', begin) - begin);
+  };
   EXPECT_EQ(cpu.exit_code, 1);
   EXPECT_EQ(gpu.exit_code, 1);
   EXPECT_EQ(step_of(gpu), step_of(cpu));
+  EXPECT_THAT(cause_of(cpu), testing::HasSubstr("layer \""));
+  EXPECT_EQ(cause_of(gpu), cause_of(cpu));
 }
 
 // What a checkpoint and the report hold of losses is of all steps before.

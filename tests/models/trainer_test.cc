@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -21,6 +22,7 @@
 #include "models/zoo/model_parts.h"
 #include "ops/rows/row_layout.h"
 #include "tests/models/checkpoint_test_util.h"
+#include "tests/models/model_test_util.h"
 #include "tests/support/failing_threads.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
@@ -562,6 +564,44 @@ TEST(TrainerTest, ALossThatIsNotFiniteNamesWhereItComesFrom) {
           AllOf(HasSubstr("step 1: the training loss is not a finite number"),
                 HasSubstr("the sum of 4 finite rows from id"), HasSubstr("feature \""),
                 HasSubstr("(table \""), HasSubstr("is not finite: updates before this step"))));
+}
+
+// Rows of 1e5 give dot products of some 1e11.
+TEST(TrainerTest, ANumberThatIsNotFiniteNamesTheStepAndTheLayer) {
+  TrainerOptions options = SmallOptions();
+  options.initializer = Initializer{InitializerKind::kConstant, 1e5f};
+  options.max_gradient_norm = 1;
+  // The weights of the layers of the top MLP, without biases.
+  const auto message = [&](float first, float second) {
+    const ModelFactory factory =
+        [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<CtrModel> model, SmallDlrm(options)(schema));
+      auto& graph = static_cast<GraphModel&>(*model);
+      const Mlp& top = *test::FindMlp(graph, "top");
+      float* const parameters = graph.parameters().data() + graph.FindPart("top").offset;
+      std::fill_n(parameters, top.num_parameters(), 0.0f);
+      std::fill_n(parameters + top.weight_offset(0), 16 * top.input_size(), first);
+      std::fill_n(parameters + top.weight_offset(1), 16, second);
+      return model;
+    };
+    auto data = OpenDataSource("synthetic:tables=2,rows=50,dense=1,samples=640,valid=0,test=0", 5);
+    HOTROW_EXPECT_OK(data);
+    const absl::Status status = RunTraining(options, **data, factory, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message(1e-9f, std::numeric_limits<float>::quiet_NaN()),
+              AllOf(HasSubstr("step 1: the training loss is not a finite number"),
+                    HasSubstr("a parameter of layer \"top/1\" is not finite")));
+  EXPECT_THAT(message(1e30f, 1),
+              AllOf(HasSubstr("step 1: the training loss is not a finite number"),
+                    HasSubstr("layer \"top/0\" is the first whose output is not")));
+  EXPECT_THAT(message(1, 1e30f), HasSubstr("layer \"top/1\" is the first whose output is not"));
+  // The loss is finite, and the gradient of the first weights 1e30 times 1e11.
+  EXPECT_THAT(
+      message(2e-38f, 1e30f),
+      AllOf(HasSubstr("step 1: the gradient of the dense parameters is not a finite number"),
+            HasSubstr("layer \"top/0\" is the first whose gradient is not finite")));
 }
 
 TEST(TrainerTest, AFrozenTableStaysWhileTheOthersTrain) {

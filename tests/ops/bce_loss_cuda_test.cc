@@ -25,6 +25,7 @@ class GpuLoss {
         labels_(labels),
         gradient_(std::vector<float>(logits.size(), -9.0f)),
         loss_(std::vector<double>{-1}),
+        lost_(std::vector<uint32_t>{0}),
         workspace_(static_cast<size_t>(
             BceWithLogitsWorkspaceBytes(Device::kCuda, static_cast<int64_t>(logits.size())))),
         mean_over_(mean_over) {}
@@ -37,14 +38,20 @@ class GpuLoss {
                             .gradient = gradient_.data(),
                             .mean_over = mean_over_,
                             .loss = loss_.data(),
+                            .lost = lost_.data(),
                             .workspace = workspace_.data(),
                             .workspace_bytes = static_cast<int64_t>(workspace_.size())}));
   }
-  Result Get() { return {loss_.ToHost()[0], gradient_.ToHost()}; }
+  Result Get() {
+    const Result result = {loss_.ToHost()[0], gradient_.ToHost()};
+    EXPECT_EQ(lost_.ToHost()[0] != 0, !std::isfinite(result.loss));
+    return result;
+  }
 
  private:
   test::DeviceArray<float> logits_, labels_, gradient_;
   test::DeviceArray<double> loss_;
+  test::DeviceArray<uint32_t> lost_;
   test::DeviceArray<std::byte> workspace_;
   int64_t mean_over_;
 };
