@@ -38,6 +38,7 @@ StoreOptions MakeHostOptions(const CommonStoreOptions& common) {
 }
 StoreOptions MakeSsdOptions(const CommonStoreOptions& common) {
   return SsdStoreOptions{.path = common.path,
+                         .more_paths = common.more_paths,
                          .tables = common.tables,
                          .memory_budget_bytes = common.memory_budget_bytes,
                          .disk_budget_bytes = common.disk_budget_bytes,
@@ -155,7 +156,7 @@ constexpr KindEntry kKinds[] = {
      .make_options = MakeHostOptions,
      .open_snapshot = OpenHostSnapshot,
      .check = [](const SnapshotReaderOptions& o) { return OpenHostSnapshot(o).status(); }},
-    {.facts = {.word = "ssd", .on_disk = true, .planned = true},
+    {.facts = {.word = "ssd", .on_disk = true, .striped = true, .planned = true},
      .make_options = MakeSsdOptions,
      .open_snapshot = OpenSsdSnapshot,
      .open_changes = OpenSsdChanges,

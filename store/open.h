@@ -37,6 +37,7 @@ inline StoreKind KindOf(const StoreOptions& options) {
 struct CommonStoreOptions {
   // The directory of the store. kMemory: that of its snapshots; empty: no snapshots.
   std::string path;
+  std::vector<std::string> more_paths;  // of kinds that are striped: further directories
   std::vector<StoreTable> tables;
   int64_t memory_budget_bytes = 0;
   int64_t disk_budget_bytes = 0;  // kMemory ignores it

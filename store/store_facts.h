@@ -18,6 +18,7 @@ struct StoreFacts {
   // snapshots are parts of the store. false: rows lie in memory; each snapshot is a file
   // (SnapshotFileName), may lie in any directory, and is read where it lies.
   bool on_disk = false;
+  bool striped = false;  // its files may lie in several directories
   // Each row keeps its place in memory: it is trained there without a cache, and a GPU reads it
   // there.
   bool in_place = false;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/path_list.h"
 #include "models/train/report.h"
 
 namespace hotrow {
@@ -69,6 +70,9 @@ std::string StoreReportText(const std::string& path, const SsdStoreReport& repor
                           " segment files and the rest, ", FormatBytes(report.snapshot_bytes),
                           " held by snapshots alone",
                           space < 0 ? std::string() : absl::StrFormat("; %.2f x the rows", space)));
+  if (report.directories.size() > 1) {
+    AppendLine(&out, "directories", JoinPathList(report.directories));
+  }
   const double writes = WriteAmplification(report);
   AppendLine(&out, "written",
              absl::StrCat(FormatBytes(report.payload_bytes_written), " of rows over its life, ",
@@ -132,6 +136,7 @@ std::string StoreReportJson(const std::string& path, const SsdStoreReport& repor
                     {"records", Known(report.records)},
                     {"used_bytes", report.used_bytes},
                     {"disk_bytes", report.disk_bytes},
+                    {"directories", report.directories},
                     {"snapshot_bytes", report.snapshot_bytes},
                     {"space_amplification", space < 0 ? Json(nullptr) : Json(space)},
                     {"payload_bytes_written", report.payload_bytes_written},

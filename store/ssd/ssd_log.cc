@@ -29,6 +29,15 @@ SsdChunk::~SsdChunk() { log->ReturnBuffer(data); }
 
 // --- Opening and closing -------------------------------------------------------------------------
 
+SsdLog::SsdLog(const SsdLogOptions& options)
+    : options_(options), directories_dirty_(options.dirs.count()) {
+  for (uint32_t i = 0; i < options.dirs.count(); ++i) {
+    directories_.emplace_back(options.dirs.path(i));
+  }
+  // Rows that are written and rows that are moved begin in different ones.
+  streams_[Index(SsdStream::kSurvivors)].next_directory = 1 % options.dirs.count();
+}
+
 absl::StatusOr<std::unique_ptr<SsdLog>> SsdLog::Create(const SsdLogOptions& options,
                                                        MemoryBudget& budget) {
   std::unique_ptr<SsdLog> log(new SsdLog(options));
@@ -64,15 +73,19 @@ SsdLog::~SsdLog() {
   // Chunks that are left give their buffers back to members that end after them.
 }
 
-std::string SsdLog::SegmentPath(uint32_t slot) const {
-  return absl::StrCat(options_.path, "/", SsdSegmentName(slot));
+absl::Status SsdLog::CheckInPlace() const {
+  for (const HeldDirectory& directory : directories_) {
+    HOTROW_RETURN_IF_ERROR(directory.CheckInPlace());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SsdLog::OpenFile(uint32_t slot, OpenMode mode) {
   HOTROW_ASSIGN_OR_RETURN(segments_[slot]->file, options_.env->OpenDirect(SegmentPath(slot), mode));
   const int64_t block_bytes = std::max(kSsdUnitBytes, segments_[slot]->file->block_bytes());
   direct_ = segments_[slot]->file->direct();
-  block_bytes_ = block_bytes;
+  // What suits the largest blocks suits all.
+  block_bytes_ = std::max(block_bytes, block_bytes_.load());
   if (block_bytes > kBufferAlignmentMax) {
     return absl::FailedPreconditionError(
         absl::StrCat(SegmentPath(slot), ": the device wants blocks of ", block_bytes,
@@ -81,11 +94,11 @@ absl::Status SsdLog::OpenFile(uint32_t slot, OpenMode mode) {
   return absl::OkStatus();
 }
 
-absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
+absl::Status SsdLog::Adopt(uint32_t slot, uint32_t directory, const SsdSegmentRef* ref) {
   std::lock_guard lock(mutex_);
   HOTROW_CHECK(slot < segments_.size());
   if (segments_[slot] == nullptr) {
-    segments_[slot] = std::make_unique<SsdSegment>(slot);
+    segments_[slot] = std::make_unique<SsdSegment>(slot, directory);
     ++num_files_;
     // One that has records is never made again.
     const absl::Status opened = OpenFile(slot, OpenMode::kReadWrite);
@@ -122,20 +135,38 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
   return absl::OkStatus();
 }
 
-absl::Status SsdLog::CreateSegment(uint32_t slot) {
-  HOTROW_RETURN_IF_ERROR(CheckInPlace());
+absl::Status SsdLog::CreateSegmentIn(uint32_t slot, uint32_t directory) {
   // A file that could not be given its space is no segment.
-  segments_[slot] = std::make_unique<SsdSegment>(slot);
+  segments_[slot] = std::make_unique<SsdSegment>(slot, directory);
   absl::Status status = OpenFile(slot, OpenMode::kCreate);
   if (status.ok()) status = segments_[slot]->file->Allocate(options_.segment_bytes);
   if (!status.ok()) {
     segments_[slot].reset();
-    options_.env->Remove(SegmentPath(slot)).IgnoreError();
+    options_.env->Remove(options_.dirs.SegmentPath(directory, slot)).IgnoreError();
     return status;
   }
   ++num_files_;
-  directory_dirty_ = true;
+  directories_dirty_[directory] = true;
   return absl::OkStatus();
+}
+
+absl::Status SsdLog::CreateSegment(uint32_t slot, uint32_t directory) {
+  HOTROW_RETURN_IF_ERROR(CheckInPlace());
+  const uint32_t count = options_.dirs.count();
+  absl::Status full;
+  for (uint32_t i = 0; i < count; ++i) {
+    const absl::Status status = CreateSegmentIn(slot, (directory + i) % count);
+    if (!absl::IsResourceExhausted(status)) return status;
+    full.Update(status);
+  }
+  return full;
+}
+
+absl::Status SsdLog::RemoveSegment(uint32_t slot) {
+  const std::string path = SegmentPath(slot);
+  segments_[slot].reset();
+  --num_files_;
+  return options_.env->Remove(path);
 }
 
 absl::Status SsdLog::EnsureFree(int64_t count) {
@@ -143,7 +174,7 @@ absl::Status SsdLog::EnsureFree(int64_t count) {
   int64_t missing = count - CountFree();
   for (uint32_t slot = 0; slot < segments_.size() && missing > 0; ++slot) {
     if (segments_[slot] != nullptr) continue;
-    HOTROW_RETURN_IF_ERROR(CreateSegment(slot));
+    HOTROW_RETURN_IF_ERROR(CreateSegment(slot, slot % options_.dirs.count()));
     --missing;
   }
   return absl::OkStatus();
@@ -154,9 +185,7 @@ absl::Status SsdLog::RemoveFree(int64_t bytes) {
   ReapRetired();
   for (size_t slot = segments_.size(); slot-- > 0 && bytes > 0;) {
     if (segments_[slot] == nullptr || segments_[slot]->state != SsdSegment::State::kFree) continue;
-    segments_[slot].reset();
-    --num_files_;
-    HOTROW_RETURN_IF_ERROR(options_.env->Remove(SegmentPath(static_cast<uint32_t>(slot))));
+    HOTROW_RETURN_IF_ERROR(RemoveSegment(static_cast<uint32_t>(slot)));
     bytes -= options_.segment_bytes;
   }
   return absl::OkStatus();
@@ -169,6 +198,32 @@ int64_t SsdLog::SegmentCapacity() const {
   // A record that does not fit ends its chunk early. Half a percent at least, for pads.
   const int64_t bytes = chunks * ChunkCapacity() - kSsdSegmentHeaderBytes;
   return bytes - std::max(bytes / 200, chunks * (options_.longest_log_bytes - kSsdRecordAlignment));
+}
+
+SsdSegment* SsdLog::FirstFree(uint32_t directory) const {
+  for (const auto& segment : segments_) {
+    if (segment != nullptr && segment->state == SsdSegment::State::kFree &&
+        segment->directory == directory) {
+      return segment.get();
+    }
+  }
+  return nullptr;
+}
+
+absl::StatusOr<SsdSegment*> SsdLog::FreeToMove(uint32_t directory) const {
+  std::vector<int64_t> files(options_.dirs.count());
+  for (const auto& segment : segments_) {
+    if (segment != nullptr) ++files[segment->directory];
+  }
+  for (uint32_t other = 0; other < options_.dirs.count(); ++other) {
+    SsdSegment* const segment = FirstFree(other);
+    if (segment == nullptr || files[other] <= files[directory] + 1) continue;
+    // Its file goes before the other comes, so that the disk budget holds: there must be room.
+    HOTROW_ASSIGN_OR_RETURN(const int64_t room,
+                            options_.env->FreeBytes(options_.dirs.path(directory)));
+    return room > 2 * options_.segment_bytes ? segment : nullptr;
+  }
+  return nullptr;
 }
 
 int64_t SsdLog::CountFree() const {
@@ -192,19 +247,34 @@ absl::StatusOr<bool> SsdLog::OpenSegment(SsdStream stream, uint64_t next_sequenc
   if (fresh && free + to_make <= kReservedSegments) return false;
   // A file of the reserve is left, too, where another can be made: the disk may be full by then.
   const bool may_take = !fresh || free > kReservedSegments;
-  SsdSegment* segment = nullptr;
-  for (uint32_t slot = 0; may_take && slot < segments_.size(); ++slot) {
-    if (segments_[slot] != nullptr && segments_[slot]->state == SsdSegment::State::kFree) {
-      segment = segments_[slot].get();
-      break;
+  Stream& s = streams_[Index(stream)];
+  const uint32_t directory = s.next_directory;
+  SsdSegment* segment = may_take ? FirstFree(directory) : nullptr;
+  if (segment == nullptr) {
+    auto at = std::find(segments_.begin(), segments_.end(), nullptr);
+    // All files are made: where a directory was added, some are moved there.
+    if (at == segments_.end() && may_take) {
+      HOTROW_ASSIGN_OR_RETURN(const SsdSegment* const other, FreeToMove(directory));
+      if (other != nullptr) {
+        at = segments_.begin() + static_cast<int64_t>(other->slot);
+        HOTROW_RETURN_IF_ERROR(RemoveSegment(other->slot));
+      }
+    }
+    absl::Status full;
+    if (at != segments_.end()) {
+      full = CreateSegment(static_cast<uint32_t>(at - segments_.begin()), directory);
+      if (!full.ok() && !absl::IsResourceExhausted(full)) return full;
+      segment = at->get();
+    }
+    for (uint32_t i = 0; may_take && segment == nullptr && i < options_.dirs.count(); ++i) {
+      segment = FirstFree(i);
+    }
+    if (segment == nullptr) {
+      HOTROW_RETURN_IF_ERROR(full);
+      return false;
     }
   }
-  if (segment == nullptr) {
-    const auto at = std::find(segments_.begin(), segments_.end(), nullptr);
-    if (at == segments_.end()) return false;
-    HOTROW_RETURN_IF_ERROR(CreateSegment(static_cast<uint32_t>(at - segments_.begin())));
-    segment = at->get();
-  }
+  s.next_directory = (directory + 1) % options_.dirs.count();
   segment->epoch = next_epoch_++;
   segment->base_sequence = next_sequence;
   segment->newest_sequence = next_sequence;
@@ -214,7 +284,6 @@ absl::StatusOr<bool> SsdLog::OpenSegment(SsdStream stream, uint64_t next_sequenc
   segment->end_offset = kSsdSegmentHeaderBytes;
   segment->snapshots = 0;
   segment->damaged = false;
-  Stream& s = streams_[Index(stream)];
   s.segment = segment;
   s.next_chunk = 0;
   ++s.segments;
@@ -503,7 +572,7 @@ absl::Status SsdLog::Sync() {
   // call has ended.
   std::lock_guard sync_lock(sync_mutex_);
   std::vector<SsdSegment*> dirty;
-  bool directory = false;
+  std::vector<bool> directories;
   {
     std::lock_guard lock(mutex_);
     if (!broken_.ok()) return OwnStatus(broken_);
@@ -512,7 +581,7 @@ absl::Status SsdLog::Sync() {
       segment->dirty = false;
       dirty.push_back(segment.get());
     }
-    directory = std::exchange(directory_dirty_, false);
+    directories = std::exchange(directories_dirty_, std::vector<bool>(options_.dirs.count()));
   }
   absl::Status status;
   if (options_.background && dirty.size() > 1) {
@@ -540,7 +609,9 @@ absl::Status SsdLog::Sync() {
       if (status.ok()) status = segment->file->Sync();
     }
   }
-  if (status.ok() && directory) status = options_.env->SyncDir(options_.path);
+  for (uint32_t i = 0; i < options_.dirs.count(); ++i) {
+    if (status.ok() && directories[i]) status = options_.env->SyncDir(options_.dirs.path(i));
+  }
   if (status.ok()) return status;
   // The kernel has forgotten which pages are dirty: a second sync would say OK and save nothing.
   Break(
@@ -588,7 +659,8 @@ std::vector<SsdSegmentRef> SsdLog::LiveSegments() const {
                    .epoch = segment->epoch,
                    .base_sequence = segment->base_sequence,
                    .end_offset = segment->end_offset,
-                   .live_bytes = segment->live_bytes});
+                   .live_bytes = segment->live_bytes,
+                   .directory = segment->directory});
   }
   return out;
 }

@@ -21,6 +21,7 @@
 #include "base/held_directory.h"
 #include "base/io_queue.h"
 #include "store/host/host_memory_impl.h"
+#include "store/ssd/ssd_dirs_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_reader_gate_impl.h"
@@ -71,9 +72,10 @@ struct SsdSegment {
     kRetiring,  // unnamed; finds that began before may still read it
     kHeld,      // a reader of a dropped snapshot may still read it (base/file_hold.h)
   };
-  explicit SsdSegment(uint32_t slot) : slot(slot) {}
+  SsdSegment(uint32_t slot, uint32_t directory) : slot(slot), directory(directory) {}
 
   const uint32_t slot;
+  const uint32_t directory;  // where its file lies
   std::unique_ptr<File> file;
   // Set when a life of the segment begins, before any location in it is known to anyone.
   uint64_t epoch = 0;
@@ -96,7 +98,7 @@ struct SsdSegment {
 
 struct SsdLogOptions {
   Env* env = nullptr;
-  std::string path;
+  SsdDirs dirs;
   int64_t segment_bytes = 0;
   int64_t chunk_bytes = 0;
   int64_t segments_max = 0;
@@ -187,13 +189,15 @@ class SsdLog {
   }
   // A segment that exists.
   SsdSegment& segment(uint32_t slot) { return *segments_[slot]; }
-  std::string SegmentPath(uint32_t slot) const;
+  std::string SegmentPath(uint32_t slot) const {
+    return options_.dirs.SegmentPath(segments_[slot]->directory, slot);
+  }
 
   // --- Segments ----------------------------------------------------------------------------------
 
   // While opening: takes over a segment of the manifest, or a file that no one names (epoch 0).
   // Errors: DataLoss, naming the file, where that is missing or ends before the segment's records.
-  absl::Status Adopt(uint32_t slot, const SsdSegmentRef* ref);
+  absl::Status Adopt(uint32_t slot, uint32_t directory, const SsdSegmentRef* ref);
   // Creates free segments until `count` exist.
   absl::Status EnsureFree(int64_t count);
   // Removes files of free segments until that many bytes are given back, or none is left.
@@ -246,7 +250,7 @@ class SsdLog {
   int64_t AvailableSoon() const;
   int64_t files() const;
   // Before files of the store are made, replaced or removed by their paths.
-  absl::Status CheckInPlace() const { return directory_.CheckInPlace(); }
+  absl::Status CheckInPlace() const;
   // What Fresh leaves to the cleaner.
   static constexpr int64_t kReservedSegments = 2;
   // Log bytes that a segment holds, with rows of any widths.
@@ -265,8 +269,9 @@ class SsdLog {
   struct Stream {
     std::mutex mutex;
     SsdSegment* segment = nullptr;
-    int64_t next_chunk = 0;  // offset in the segment
-    int64_t segments = 0;    // opened so far
+    uint32_t next_directory = 0;  // of the segment after that
+    int64_t next_chunk = 0;       // offset in the segment
+    int64_t segments = 0;         // opened so far
     std::shared_ptr<SsdChunk> chunk;
   };
   struct Write {
@@ -276,10 +281,13 @@ class SsdLog {
     uint64_t number = 0;  // in the order in which writes are handed over; kept when it is retried
   };
 
-  explicit SsdLog(const SsdLogOptions& options) : options_(options), directory_(options.path) {}
+  explicit SsdLog(const SsdLogOptions& options);
   static int Index(SsdStream stream) { return static_cast<int>(stream); }
   absl::StatusOr<bool> OpenSegment(SsdStream stream, uint64_t next_sequence);
-  absl::Status CreateSegment(uint32_t slot);
+  // In that directory; where its file system is full, in another.
+  absl::Status CreateSegment(uint32_t slot, uint32_t directory);
+  absl::Status CreateSegmentIn(uint32_t slot, uint32_t directory);
+  absl::Status RemoveSegment(uint32_t slot);
   absl::Status OpenFile(uint32_t slot, OpenMode mode);
   void HandOver(SsdStream stream, int64_t to, bool close);
   // Whether there is one among the writes numbered below `end`; under mutex_.
@@ -291,13 +299,16 @@ class SsdLog {
   void ReturnBuffer(std::byte* data);
   void ReapRetired();  // mutex_ is held, also below
   bool BreakHolds();
+  SsdSegment* FirstFree(uint32_t directory) const;  // null: there is none
+  // A free segment elsewhere that gives way to one in this directory; null: none is to.
+  absl::StatusOr<SsdSegment*> FreeToMove(uint32_t directory) const;
   int64_t CountFree() const;
   int64_t CountRetiring() const;
 
   const SsdLogOptions options_;
-  const HeldDirectory directory_;
+  std::deque<HeldDirectory> directories_;
   uint64_t units_per_segment_ = 0;
-  // How the files are written to; the same for all, and written with each.
+  // How the files are written to; written with each. The largest blocks of all.
   std::atomic<bool> direct_{false};
   std::atomic<int64_t> block_bytes_{kSsdUnitBytes};
   std::array<Stream, kSsdStreams> streams_;
@@ -323,7 +334,7 @@ class SsdLog {
   // number of their last failure, 0 for none.
   std::map<uint64_t, uint64_t> unwritten_;
   uint64_t failures_ = 0;
-  bool directory_dirty_ = false;
+  std::vector<bool> directories_dirty_;
   bool stop_ = false;
   absl::Status broken_;
 

@@ -41,8 +41,8 @@ struct ManifestHeader {
   uint32_t num_tables;
   uint32_t num_segments;
   uint32_t num_snapshots;
-  uint32_t reserved;    // 0
-  uint64_t body_bytes;  // after this header
+  uint32_t num_directories;  // version 4, at least 2; before it 0
+  uint64_t body_bytes;       // after this header
   uint32_t body_crc;
   uint32_t crc;  // of the 92 bytes before
 };
@@ -59,7 +59,7 @@ static_assert(sizeof(ManifestTable) == 16);
 
 struct ManifestSegment {
   uint32_t slot;
-  uint32_t reserved;  // 0
+  uint32_t directory;  // version 4; before it 0
   uint64_t epoch;
   uint64_t base_sequence;
   uint64_t end_offset;
@@ -76,7 +76,8 @@ struct ManifestSnapshot {
 static_assert(sizeof(ManifestSnapshot) == 24);
 
 // Behind the snapshots, from version 3 on: of the index image and the present state, then of each
-// snapshot. The rows of each table follow each, as a number of 64 bits.
+// snapshot. The rows of each table follow each, as a number of 64 bits. Behind those, in version 4,
+// of each directory.
 struct ManifestIdentity {
   uint64_t high;
   uint64_t low;
@@ -92,7 +93,7 @@ void AppendStruct(const Struct& value, std::string* out) {
 void AppendSegments(std::span<const SsdSegmentRef> segments, std::string* out) {
   for (const SsdSegmentRef& s : segments) {
     AppendStruct(ManifestSegment{.slot = s.slot,
-                                 .reserved = 0,
+                                 .directory = s.directory,
                                  .epoch = s.epoch,
                                  .base_sequence = s.base_sequence,
                                  .end_offset = static_cast<uint64_t>(s.end_offset),
@@ -171,7 +172,6 @@ absl::Status CheckHeader(const ManifestHeader& h, int64_t at) {
     return Damaged(at, "num_tables is ", h.num_tables, ", must lie in [1, ", kSsdStoreTablesMax,
                    "]");
   }
-  if (h.reserved != 0) return Damaged(at, "a reserved field is ", h.reserved, ", not 0");
   return absl::OkStatus();
 }
 
@@ -202,10 +202,13 @@ absl::Status TakeTables(uint32_t count, int64_t chunk_bytes, Cursor* body,
 struct SlotLife {
   uint64_t epoch;
   uint64_t base_sequence;
+  uint32_t directory;
 };
 
-absl::Status TakeSegments(uint32_t count, const SsdManifest& manifest, Cursor* body,
-                          std::map<uint32_t, SlotLife>* lives, std::vector<SsdSegmentRef>* out) {
+// num_directories: at least 1.
+absl::Status TakeSegments(uint32_t count, const SsdManifest& manifest, uint32_t num_directories,
+                          Cursor* body, std::map<uint32_t, SlotLife>* lives,
+                          std::vector<SsdSegmentRef>* out) {
   std::set<uint32_t> seen;
   for (uint32_t i = 0; i < count; ++i) {
     const int64_t at = body->at();
@@ -218,7 +221,9 @@ absl::Status TakeSegments(uint32_t count, const SsdManifest& manifest, Cursor* b
       return bad("slot: with segments of ", manifest.segment_bytes, " bytes it lies beyond ",
                  kSsdLogBytesMax);
     }
-    if (s.reserved != 0) return bad("a reserved field is not 0");
+    if (s.directory >= num_directories) {
+      return bad("directory is ", s.directory, " of ", num_directories);
+    }
     if (s.epoch == 0 || s.epoch >= manifest.next_epoch) {
       return bad("epoch is ", s.epoch, ", must lie in [1, ", manifest.next_epoch, ")");
     }
@@ -237,22 +242,26 @@ absl::Status TakeSegments(uint32_t count, const SsdManifest& manifest, Cursor* b
       return bad("live_bytes is ", s.live_bytes, " of ", manifest.segment_bytes);
     }
     if (!seen.insert(s.slot).second) return bad("is there twice in one state");
-    const auto [life, is_new] = lives->insert({s.slot, {s.epoch, s.base_sequence}});
+    const auto [life, is_new] = lives->insert({s.slot, {s.epoch, s.base_sequence, s.directory}});
     if (life->second.epoch != s.epoch || life->second.base_sequence != s.base_sequence) {
       return bad("epoch is ", s.epoch, " and base_sequence ", s.base_sequence,
                  ", in another state ", life->second.epoch, " and ", life->second.base_sequence);
+    }
+    if (life->second.directory != s.directory) {
+      return bad("directory is ", s.directory, ", in another state ", life->second.directory);
     }
     out->push_back({.slot = s.slot,
                     .epoch = s.epoch,
                     .base_sequence = s.base_sequence,
                     .end_offset = static_cast<int64_t>(s.end_offset),
-                    .live_bytes = static_cast<int64_t>(s.live_bytes)});
+                    .live_bytes = static_cast<int64_t>(s.live_bytes),
+                    .directory = s.directory});
   }
   return absl::OkStatus();
 }
 
-absl::Status TakeSnapshots(uint32_t count, Cursor* body, std::map<uint32_t, SlotLife>* lives,
-                           SsdManifest* out) {
+absl::Status TakeSnapshots(uint32_t count, uint32_t num_directories, Cursor* body,
+                           std::map<uint32_t, SlotLife>* lives, SsdManifest* out) {
   std::set<SnapshotId> seen;
   for (uint32_t i = 0; i < count; ++i) {
     const int64_t at = body->at();
@@ -271,7 +280,8 @@ absl::Status TakeSnapshots(uint32_t count, Cursor* body, std::map<uint32_t, Slot
     snapshot.id = s.id;
     snapshot.committed = s.committed != 0;
     snapshot.sequence = s.sequence;
-    HOTROW_RETURN_IF_ERROR(TakeSegments(s.num_segments, *out, body, lives, &snapshot.segments));
+    HOTROW_RETURN_IF_ERROR(
+        TakeSegments(s.num_segments, *out, num_directories, body, lives, &snapshot.segments));
   }
   return absl::OkStatus();
 }
@@ -306,6 +316,21 @@ absl::Status TakeIdentities(Cursor* body, SsdManifest* out) {
   for (SsdSnapshot& s : out->snapshots) {
     HOTROW_RETURN_IF_ERROR(
         TakeIdentity(absl::StrCat("snapshot ", s.id), *out, body, &s.identity, &s.table_rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeDirectories(uint32_t count, Cursor* body, SsdManifest* out) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const int64_t at = body->at();
+    const auto taken = body->Take<ManifestIdentity>();
+    if (body->ran_out()) return absl::OkStatus();
+    const UniqueId id = {.high = taken.high, .low = taken.low};
+    const auto& before = out->directories;
+    if (!id.known() || std::find(before.begin(), before.end(), id) != before.end()) {
+      return Damaged(at, "directory ", i, ": its identity is 0 or that of another");
+    }
+    out->directories.push_back(id);
   }
   return absl::OkStatus();
 }
@@ -349,12 +374,21 @@ absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64
   out.payload_bytes_written = header.payload_bytes_written;
   out.device_bytes_written = header.device_bytes_written;
   HOTROW_RETURN_IF_ERROR(CheckHeader(header, header_at));
+  const bool striped = prefix.version > kSsdManifestOfOneDirectory;
+  if (striped ? header.num_directories < 2 || header.num_directories > kSsdDirectoriesMax
+              : header.num_directories != 0) {
+    return Damaged(header_at, "num_directories is ", header.num_directories, " in version ",
+                   prefix.version);
+  }
+  const uint32_t num_directories = std::max(header.num_directories, 1u);
   Cursor body(text, body_at);
   HOTROW_RETURN_IF_ERROR(TakeTables(header.num_tables, out.chunk_bytes, &body, &out.tables));
   std::map<uint32_t, SlotLife> lives;
-  HOTROW_RETURN_IF_ERROR(TakeSegments(header.num_segments, out, &body, &lives, &out.segments));
-  HOTROW_RETURN_IF_ERROR(TakeSnapshots(header.num_snapshots, &body, &lives, &out));
+  HOTROW_RETURN_IF_ERROR(
+      TakeSegments(header.num_segments, out, num_directories, &body, &lives, &out.segments));
+  HOTROW_RETURN_IF_ERROR(TakeSnapshots(header.num_snapshots, num_directories, &body, &lives, &out));
   if (prefix.version >= 3) HOTROW_RETURN_IF_ERROR(TakeIdentities(&body, &out));
+  HOTROW_RETURN_IF_ERROR(TakeDirectories(header.num_directories, &body, &out));
   if (body.ran_out() || !body.empty()) {
     return Damaged(body_at, "the body contradicts the header");
   }
@@ -383,7 +417,7 @@ bool operator==(const SsdManifest& a, const SsdManifest& b) {
          a.index_image_id == b.index_image_id && a.table_rows == b.table_rows &&
          a.payload_bytes_written == b.payload_bytes_written &&
          a.device_bytes_written == b.device_bytes_written && a.segments == b.segments &&
-         a.snapshots == b.snapshots &&
+         a.snapshots == b.snapshots && a.directories == b.directories &&
          std::equal(a.tables.begin(), a.tables.end(), b.tables.begin(), b.tables.end(), same_table);
 }
 
@@ -421,9 +455,13 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
   for (const SsdSnapshot& s : manifest.snapshots) {
     AppendIdentity(s.identity, s.table_rows, num_tables, &body);
   }
+  for (const UniqueId& id : manifest.directories) {
+    AppendStruct(ManifestIdentity{.high = id.high, .low = id.low}, &body);
+  }
   ManifestPrefix prefix = {};
   std::memcpy(prefix.magic, kManifestMagic, sizeof(prefix.magic));
-  prefix.version = kSsdManifestVersions.last;
+  prefix.version =
+      manifest.directories.empty() ? kSsdManifestOfOneDirectory : kSsdManifestVersions.last;
   prefix.crc = StructCrc(prefix);
   ManifestHeader header = {};
   header.generation = manifest.generation;
@@ -437,6 +475,7 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
   header.num_tables = static_cast<uint32_t>(manifest.tables.size());
   header.num_segments = static_cast<uint32_t>(manifest.segments.size());
   header.num_snapshots = static_cast<uint32_t>(manifest.snapshots.size());
+  header.num_directories = static_cast<uint32_t>(manifest.directories.size());
   header.body_bytes = body.size();
   header.body_crc = Crc32c(std::as_bytes(std::span<const char>(body.data(), body.size())));
   header.crc = StructCrc(header);
@@ -447,13 +486,15 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
   return absl::StrCat(copy, copy);
 }
 
-int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs) {
+int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs,
+                         int64_t num_directories) {
   const size_t copy = sizeof(ManifestPrefix) + sizeof(ManifestHeader) +
                       static_cast<size_t>(num_tables) * sizeof(ManifestTable) +
                       static_cast<size_t>(num_snapshots) * sizeof(ManifestSnapshot) +
                       static_cast<size_t>(num_segment_refs) * sizeof(ManifestSegment) +
                       static_cast<size_t>(1 + num_snapshots) *
-                          (sizeof(ManifestIdentity) + static_cast<size_t>(num_tables) * 8);
+                          (sizeof(ManifestIdentity) + static_cast<size_t>(num_tables) * 8) +
+                      static_cast<size_t>(num_directories) * sizeof(ManifestIdentity);
   return 2 * static_cast<int64_t>(copy);
 }
 

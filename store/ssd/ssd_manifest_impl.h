@@ -17,12 +17,15 @@
 //
 // A store is a directory: one MANIFEST that says what the store consists of, segments of equal size
 // that hold records (ssd_format_impl.h), and an index image that only makes opening faster
-// (ssd_image_impl.h).
+// (ssd_image_impl.h). Segments may lie in further directories, too (ssd_dirs_impl.h).
 namespace hotrow::internal {
 
 // Version 2 has no identities and no counts of rows; it is still read, and the next manifest that
-// is written takes its place.
-inline constexpr FormatVersions kSsdManifestVersions = {.first = 2, .last = 3};
+// is written takes its place. Version 4 is that of a store in several directories, and is written
+// of no other.
+inline constexpr FormatVersions kSsdManifestVersions = {.first = 2, .last = 4};
+inline constexpr uint32_t kSsdManifestOfOneDirectory = 3;
+inline constexpr uint32_t kSsdDirectoriesMax = 256;
 
 // A part of a segment that holds records.
 struct SsdSegmentRef {
@@ -32,6 +35,7 @@ struct SsdSegmentRef {
   // Records lie below and are durable. Bytes behind it belong to no state.
   int64_t end_offset = 0;
   int64_t live_bytes = 0;  // of records that the index names; exact only beside an index image
+  uint32_t directory = 0;  // in SsdManifest::directories
 
   friend bool operator==(const SsdSegmentRef&, const SsdSegmentRef&) = default;
 };
@@ -64,6 +68,8 @@ struct SsdManifest {
   std::vector<SsdSegmentRef> segments;  // the present state
   std::vector<int64_t> table_rows;      // of it, by table; empty: not known (version 2)
   std::vector<SsdSnapshot> snapshots;
+  // Of a store in several directories: its identity, then that of each further directory.
+  std::vector<UniqueId> directories;
 
   friend bool operator==(const SsdManifest& a, const SsdManifest& b);
 };
@@ -81,7 +87,8 @@ std::optional<uint64_t> ParseSsdIndexName(std::string_view name);
 // The file holds the text twice, so that no one flipped bit makes the store unreadable.
 std::string EncodeSsdManifest(const SsdManifest& manifest);
 // How long the file is, at most kSsdManifestBytesMax.
-int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs);
+int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs,
+                         int64_t num_directories = 0);
 struct DecodedSsdManifest {
   SsdManifest manifest;
   uint32_t version = 0;  // of the text

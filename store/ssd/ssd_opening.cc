@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -214,19 +215,19 @@ uint64_t FirstSsdEpoch(const SsdManifest& manifest) {
          UniqueId::Random().low % std::min(kEpochsSkippedMax, std::max<uint64_t>(left >> 20, 1));
 }
 
-absl::Status AdoptSsdSegments(Env& env, const SsdStoreOptions& options, const SsdManifest& manifest,
-                              SsdLog& log, std::vector<std::string>* surplus_files) {
+absl::Status AdoptSsdSegments(Env& env, const SsdManifest& manifest, SsdLog& log,
+                              std::vector<std::string>* surplus_files) {
   std::set<uint32_t> named;
   // Live ones last, so that their state stands.
   for (const SsdSnapshot& snapshot : manifest.snapshots) {
     for (const SsdSegmentRef& ref : snapshot.segments) {
-      HOTROW_RETURN_IF_ERROR(log.Adopt(ref.slot, &ref));
+      HOTROW_RETURN_IF_ERROR(log.Adopt(ref.slot, ref.directory, &ref));
       named.insert(ref.slot);
     }
   }
   std::vector<uint32_t> retained(named.begin(), named.end());
   for (const SsdSegmentRef& ref : manifest.segments) {
-    HOTROW_RETURN_IF_ERROR(log.Adopt(ref.slot, &ref));
+    HOTROW_RETURN_IF_ERROR(log.Adopt(ref.slot, ref.directory, &ref));
     named.insert(ref.slot);
     std::erase(retained, ref.slot);
   }
@@ -236,19 +237,30 @@ absl::Status AdoptSsdSegments(Env& env, const SsdStoreOptions& options, const Ss
   log.MarkCleaned(retained);
   log.Release(retained);
 
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(options.path));
   const int64_t segments_max = log.options().segments_max;
-  for (const std::string& name : names) {
-    const std::string path = absl::StrCat(options.path, "/", name);
-    if (const auto slot = ParseSsdSegmentName(name); slot.has_value()) {
-      if (named.contains(*slot)) continue;
-      if (static_cast<int64_t>(*slot) < segments_max) {
-        HOTROW_RETURN_IF_ERROR(log.Adopt(*slot, nullptr));
-      } else {
-        surplus_files->push_back(path);
+  const SsdDirs& dirs = log.options().dirs;
+  std::set<std::pair<uint32_t, uint32_t>> places;  // directories and slots of what is named
+  const auto add_places = [&](std::span<const SsdSegmentRef> refs) {
+    for (const SsdSegmentRef& ref : refs) places.emplace(ref.directory, ref.slot);
+  };
+  add_places(manifest.segments);
+  for (const SsdSnapshot& snapshot : manifest.snapshots) add_places(snapshot.segments);
+  for (uint32_t directory = 0; directory < dirs.count(); ++directory) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                            env.ListDir(dirs.path(directory)));
+    for (const std::string& name : names) {
+      const std::string path = absl::StrCat(dirs.path(directory), "/", name);
+      if (const auto slot = ParseSsdSegmentName(name); slot.has_value()) {
+        if (places.contains({directory, *slot})) continue;
+        // One of a number is enough; of others, moved away, a loss of power brings the names back.
+        if (static_cast<int64_t>(*slot) < segments_max && named.insert(*slot).second) {
+          HOTROW_RETURN_IF_ERROR(log.Adopt(*slot, directory, nullptr));
+        } else {
+          surplus_files->push_back(path);
+        }
+      } else if (const auto number = ParseSsdIndexName(name); number.has_value()) {
+        if (directory == 0 && *number != manifest.index_image) surplus_files->push_back(path);
       }
-    } else if (const auto number = ParseSsdIndexName(name); number.has_value()) {
-      if (*number != manifest.index_image) surplus_files->push_back(path);
     }
   }
   return absl::OkStatus();

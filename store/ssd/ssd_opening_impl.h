@@ -33,9 +33,9 @@ absl::StatusOr<SsdManifest> ChooseSsdState(Env& env, const SsdStoreOptions& opti
 uint64_t FirstSsdEpoch(const SsdManifest& manifest);
 
 // Gives the log the segments of the state and its snapshots, and the free ones. Adds files that
-// belong to no state to *surplus_files. Errors: those of SsdLog::Adopt and of the directory.
-absl::Status AdoptSsdSegments(Env& env, const SsdStoreOptions& options, const SsdManifest& manifest,
-                              SsdLog& log, std::vector<std::string>* surplus_files);
+// belong to no state to *surplus_files. Errors: those of SsdLog::Adopt and of the directories.
+absl::Status AdoptSsdSegments(Env& env, const SsdManifest& manifest, SsdLog& log,
+                              std::vector<std::string>* surplus_files);
 
 struct OpenedSsdIndex {
   std::unique_ptr<SsdIndex> index;

@@ -26,8 +26,10 @@ constexpr int64_t kSnapshotMargin = 6;   // segments that others may use up whil
 constexpr int64_t kSnapshotLeaves = 16;  // of all segments a 16th, for rows that change beside it
 
 // What a manifest and the one that takes its place need on disk.
-int64_t ManifestPairBytes(int64_t tables, int64_t snapshots, int64_t segment_refs) {
-  return 2 * RoundUp(SsdManifestBytes(tables, snapshots, segment_refs), kManifestBlockBytes);
+int64_t ManifestPairBytes(const SsdManifest& manifest, int64_t snapshots, int64_t segment_refs) {
+  return 2 * RoundUp(SsdManifestBytes(std::ssize(manifest.tables), snapshots, segment_refs,
+                                      std::ssize(manifest.directories)),
+                     kManifestBlockBytes);
 }
 
 int64_t SnapshotRefs(const SsdManifest& manifest) {
@@ -39,10 +41,10 @@ int64_t SnapshotRefs(const SsdManifest& manifest) {
 }  // namespace
 
 int64_t SsdManifestReserve(const SsdManifest& manifest, int64_t segments) {
-  const int64_t tables = std::ssize(manifest.tables);
   return std::max(
-      ManifestPairBytes(tables, kSnapshotsPlanned, (kSnapshotsPlanned + 1) * segments),
-      ManifestPairBytes(tables, std::ssize(manifest.snapshots), segments + SnapshotRefs(manifest)));
+      ManifestPairBytes(manifest, kSnapshotsPlanned, (kSnapshotsPlanned + 1) * segments),
+      ManifestPairBytes(manifest, std::ssize(manifest.snapshots),
+                        segments + SnapshotRefs(manifest)));
 }
 
 absl::StatusOr<int64_t> SsdSegmentsMax(const SsdStoreOptions& options,
@@ -180,8 +182,8 @@ absl::Status SsdRoom::CheckSnapshot(int64_t segments) const {
 
 absl::Status SsdRoom::CheckManifest(const SsdManifest& next) const {
   const int64_t segments_max = log_.options().segments_max;
-  const int64_t need = ManifestPairBytes(std::ssize(next.tables), std::ssize(next.snapshots),
-                                         segments_max + SnapshotRefs(next));
+  const int64_t need =
+      ManifestPairBytes(next, std::ssize(next.snapshots), segments_max + SnapshotRefs(next));
   const int64_t room = options_.disk_budget_bytes - segments_max * log_.options().segment_bytes;
   if (need <= room) return absl::OkStatus();
   return OutOfRoomError(absl::StrCat(

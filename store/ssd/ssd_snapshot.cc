@@ -18,6 +18,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "store/host/host_memory_impl.h"
+#include "store/ssd/ssd_dirs_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_manifest_impl.h"
@@ -183,6 +184,7 @@ absl::Status SsdSnapshotReader::Lock() {
 
 absl::Status SsdSnapshotReader::ReadManifest() {
   const std::string path = PathOf(internal::kSsdManifestName);
+  HOTROW_RETURN_IF_ERROR(internal::CheckSsdHome(env_, options_.path));
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(path));
   if (!exists) {
     return absl::NotFoundError(absl::StrCat(options_.path, ": there is no SSD store, the file ",
@@ -212,8 +214,10 @@ absl::Status SsdSnapshotReader::ReadManifest() {
 }
 
 absl::Status SsdSnapshotReader::HoldSegments() {
+  HOTROW_ASSIGN_OR_RETURN(const internal::SsdDirs dirs,
+                          internal::FindSsdDirs(env_, options_.path, manifest_));
   for (const SsdSegmentRef& ref : segments_) {
-    const std::string path = PathOf(internal::SsdSegmentName(ref.slot));
+    const std::string path = dirs.SegmentPath(ref.directory, ref.slot);
     absl::StatusOr<std::unique_ptr<File>> file = env_.OpenDirect(path, OpenMode::kRead);
     if (absl::IsNotFound(file.status())) {
       return absl::DataLossError(absl::StrCat(path, ": the file is missing"));

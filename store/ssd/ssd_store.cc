@@ -16,6 +16,7 @@
 #include "store/ssd/ssd_chunk_reader_impl.h"
 #include "store/ssd/ssd_cleaner_impl.h"
 #include "store/ssd/ssd_commits_impl.h"
+#include "store/ssd/ssd_dirs_impl.h"
 #include "store/ssd/ssd_expiry_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
@@ -40,6 +41,7 @@ using internal::SsdAppender;
 using internal::SsdChunkReader;
 using internal::SsdCleaner;
 using internal::SsdCommits;
+using internal::SsdDirs;
 using internal::SsdFindContexts;
 using internal::SsdGeometry;
 using internal::SsdIndex;
@@ -67,15 +69,24 @@ absl::Status CheckSizes(size_t keys, size_t rows, size_t found) {
                                                  rows, " rows and ", found, " marks"));
 }
 
+SsdDirs DirsOf(const SsdStoreOptions& options) {
+  std::vector<std::string> paths = {options.path};
+  paths.insert(paths.end(), options.more_paths.begin(), options.more_paths.end());
+  return SsdDirs(std::move(paths));
+}
+
 }  // namespace
 
 struct SsdStore::Impl {
   explicit Impl(const SsdStoreOptions& options)
       : options(options),
+        dirs(DirsOf(options)),
         budget(options.memory_budget_bytes, "SSD store", this->options.memory_option.c_str()) {}
 
   absl::Status Open();
-  absl::Status TakeLock();
+  absl::Status TakeLock(const std::string& directory);
+  // Finds the directories to be those of the manifest, which gets the new ones.
+  absl::Status TakeDirs(SsdManifest* manifest);
   absl::Status CreateLog(const SsdManifest& manifest);
 
   // Writes a batch of some keys piece by piece, at the pace of the cleaner. append(done) appends
@@ -94,7 +105,9 @@ struct SsdStore::Impl {
 
   const SsdStoreOptions options;
   Env& env = options.env == nullptr ? PosixEnv() : *options.env;
-  std::unique_ptr<FileLock> lock;  // before all that has files open, so given back after it
+  const SsdDirs dirs;
+  // One for each directory. Before all that has files open, so given back after it.
+  std::vector<std::unique_ptr<FileLock>> locks;
   MemoryBudget budget;
   // Each uses those before it.
   std::unique_ptr<SsdTables> tables;
@@ -118,6 +131,16 @@ absl::Status SsdStoreOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("SsdStoreOptions.", parts...));
   };
   if (path.empty()) return bad("path: required, is empty");
+  if (more_paths.size() >= internal::kSsdDirectoriesMax) {
+    return bad("more_paths: at most ", internal::kSsdDirectoriesMax - 1, ", are ",
+               more_paths.size());
+  }
+  for (const std::string& more : more_paths) {
+    // The home has a list of them, one a line.
+    if (more.empty() || more.find('\n') != std::string::npos) {
+      return bad("more_paths: \"", more, "\" is empty or has a line break");
+    }
+  }
   if (tables.empty()) return bad("tables: required, is empty");
   if (static_cast<int64_t>(tables.size()) > internal::kSsdStoreTablesMax) {
     return bad("tables: at most ", internal::kSsdStoreTablesMax, ", are ", tables.size());
@@ -163,17 +186,26 @@ absl::StatusOr<std::unique_ptr<SsdStore>> SsdStore::Open(const SsdStoreOptions& 
 SsdStore::SsdStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SsdStore::~SsdStore() = default;
 
-absl::Status SsdStore::Impl::TakeLock() {
+absl::Status SsdStore::Impl::TakeLock(const std::string& directory) {
   absl::StatusOr<std::unique_ptr<FileLock>> taken = env.LockFile(
-      absl::StrCat(options.path, "/", std::string(internal::kSsdLockName)), LockMode::kExclusive);
+      absl::StrCat(directory, "/", std::string(internal::kSsdLockName)), LockMode::kExclusive);
   if (absl::IsFailedPrecondition(taken.status())) {
     return absl::FailedPreconditionError(
-        absl::StrCat("SSD store ", options.path,
+        absl::StrCat("SSD store ", directory,
                      ": is open already, here or in another process; close that one first"));
   }
   HOTROW_RETURN_IF_ERROR(taken.status());
-  lock = *std::move(taken);
+  locks.push_back(*std::move(taken));
   return absl::OkStatus();
+}
+
+absl::Status SsdStore::Impl::TakeDirs(SsdManifest* manifest) {
+  HOTROW_ASSIGN_OR_RETURN(manifest->directories, internal::CheckSsdDirs(env, dirs, *manifest));
+  for (uint32_t i = 1; i < dirs.count(); ++i) {
+    HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, dirs.path(i)));
+    HOTROW_RETURN_IF_ERROR(TakeLock(dirs.path(i)));
+  }
+  return internal::MarkSsdDirs(env, dirs, manifest->directories);
 }
 
 absl::Status SsdStore::Impl::CreateLog(const SsdManifest& manifest) {
@@ -185,7 +217,7 @@ absl::Status SsdStore::Impl::CreateLog(const SsdManifest& manifest) {
   }
   HOTROW_ASSIGN_OR_RETURN(const int64_t segments_max, internal::SsdSegmentsMax(options, manifest));
   HOTROW_ASSIGN_OR_RETURN(log, SsdLog::Create({.env = &env,
-                                               .path = options.path,
+                                               .dirs = dirs,
                                                .segment_bytes = manifest.segment_bytes,
                                                .chunk_bytes = manifest.chunk_bytes,
                                                .segments_max = segments_max,
@@ -197,14 +229,16 @@ absl::Status SsdStore::Impl::CreateLog(const SsdManifest& manifest) {
 }
 
 absl::Status SsdStore::Impl::Open() {
+  HOTROW_RETURN_IF_ERROR(internal::CheckSsdHome(env, options.path));
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, options.path));
-  HOTROW_RETURN_IF_ERROR(TakeLock());
+  HOTROW_RETURN_IF_ERROR(TakeLock(options.path));
   HOTROW_ASSIGN_OR_RETURN(SsdManifest manifest, internal::ChooseSsdState(env, options));
+  HOTROW_RETURN_IF_ERROR(TakeDirs(&manifest));
   tables = std::make_unique<SsdTables>(options.tables, manifest.tables);
   HOTROW_RETURN_IF_ERROR(CreateLog(manifest));
   HOTROW_ASSIGN_OR_RETURN(chunks, SsdChunkReader::Create(env, options.io, *log, budget));
   std::vector<std::string> surplus_files;
-  HOTROW_RETURN_IF_ERROR(internal::AdoptSsdSegments(env, options, manifest, *log, &surplus_files));
+  HOTROW_RETURN_IF_ERROR(internal::AdoptSsdSegments(env, manifest, *log, &surplus_files));
   // Before the index, which takes what is left of the budget.
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SsdFindContexts> find_contexts,
                           SsdFindContexts::Create(env, options.io, *tables, budget));

@@ -20,7 +20,10 @@ namespace hotrow {
 class Env;
 
 struct SsdStoreOptions {
-  std::string path;                 // required; directory, made if missing; one store at a time
+  std::string path;  // required; directory, made if missing; one store at a time
+  // Further directories for segments, on other drives, in the order of their first opening. One
+  // that is new is added, and made if missing.
+  std::vector<std::string> more_paths;
   std::vector<StoreTable> tables;   // required, distinct; rows of at most kRowBytesMax
   int64_t memory_budget_bytes = 0;  // required; index, buffers and metadata; a hard limit
   int64_t disk_budget_bytes = 0;    // required; all files of the store; a hard limit
@@ -78,6 +81,13 @@ struct SsdStoreStats {
 //             CRC-32C over key, row and place. docs/formats/ssd_store.md has the bytes.
 // Reads:      a batch is sorted by place; neighbours within 16 KiB share a read; up to io.depth
 //             reads are in flight. Rows that are not on the disk yet come from the write buffers.
+// Drives:     the first directory is the home: manifest, index image, LOCK. Others have segments
+//             alone. A new segment goes to the directory after that of the one before; the manifest
+//             says where each is, so a directory can be added at any opening: what is there stays,
+//             what is new is striped over all. Each has a random identity, which the manifest
+//             lists in order: one that is missing, foreign, swapped or given twice is refused
+//             before anything is written, and all may move to any paths. Where one is full,
+//             segments go to the others. A store of one directory has the files that it always had.
 // Space:      a background cleaner copies live rows out of the segments where that gains most and
 //             reuses their files. While the last free segments are in use, it slows writes down to
 //             its pace. They are refused (ResourceExhausted) when cleaning cannot make room.
@@ -168,13 +178,14 @@ struct SsdStoreReport {
     int64_t row_bytes = 0;
     int64_t rows = 0;  // live; -1: damage prevents counting
   };
-  std::vector<Table> tables;   // in the order of the store
-  int64_t segments = 0;        // of the present state
-  int64_t segment_files = 0;   // with free ones and those that snapshots hold
+  std::vector<Table> tables;             // in the order of the store
+  std::vector<std::string> directories;  // the home first
+  int64_t segments = 0;                  // of the present state
+  int64_t segment_files = 0;             // with free ones and those that snapshots hold
   int64_t records = 0;         // of the present state, with old versions and tombstones; or -1
   int64_t live_bytes = 0;      // of the live rows alone; or -1
   int64_t used_bytes = 0;      // of the present state's segments, up to the end of their records
-  int64_t disk_bytes = 0;      // of all files in the directory
+  int64_t disk_bytes = 0;      // of all files in the directories
   int64_t snapshot_bytes = 0;  // of segment files that only snapshots hold
   // Rows written times their widths, over the store's life up to the last commit, and bytes written
   // to the device, cleaning and manifests included. Their ratio is the write amplification.

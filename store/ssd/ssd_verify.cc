@@ -20,6 +20,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "store/host/host_memory_impl.h"
+#include "store/ssd/ssd_dirs_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_image_impl.h"
 #include "store/ssd/ssd_manifest_impl.h"
@@ -32,6 +33,7 @@ namespace {
 
 using internal::BudgetedBuffer;
 using internal::MemoryBudget;
+using internal::SsdDirs;
 using internal::SsdFooter;
 using internal::SsdFooterEntry;
 using internal::SsdGeometry;
@@ -88,7 +90,9 @@ struct ClosedStore {
   std::string FilePath(std::string_view name) const {
     return absl::StrCat(path, "/", std::string(name));
   }
-  std::string SegmentPath(uint32_t slot) const { return FilePath(internal::SsdSegmentName(slot)); }
+  std::string SegmentPath(const SsdSegmentRef& ref) const {
+    return dirs.SegmentPath(ref.directory, ref.slot);
+  }
   std::string ManifestPath() const { return FilePath(internal::kSsdManifestName); }
   // "key 7 of table 3"
   std::string KeyText(uint64_t key, uint32_t table_index) const {
@@ -99,11 +103,13 @@ struct ClosedStore {
   const std::string path;
   std::string manifest_text;
   SsdManifest manifest;
+  SsdDirs dirs{std::vector<std::string>()};
   std::vector<int64_t> row_bytes;  // by table index
   SsdStoreReport report;
 };
 
 absl::Status ClosedStore::Read() {
+  HOTROW_RETURN_IF_ERROR(internal::CheckSsdHome(env, path));
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(ManifestPath()));
   if (!exists) {
     return absl::NotFoundError(absl::StrCat(path, ": there is no SSD store, the file ",
@@ -121,6 +127,7 @@ absl::Status ClosedStore::Read() {
   manifest = std::move(decoded->manifest);
   report.format_version = decoded->version;
   if (!decoded->damage.empty()) AddMessage(&report, ManifestPath(), decoded->damage);
+  HOTROW_ASSIGN_OR_RETURN(dirs, internal::FindSsdDirs(env, path, manifest));
   for (const StoreTable& t : manifest.tables) row_bytes.push_back(t.row_bytes);
   return absl::OkStatus();
 }
@@ -135,6 +142,7 @@ absl::Status ClosedStore::CheckUnchanged() const {
 
 bool IsOurs(std::string_view name) {
   return name == internal::kSsdManifestName || name == internal::kSsdLockName ||
+         name == internal::kSsdDirName || name == internal::kSsdDirsName ||
          internal::ParseSsdSegmentName(name).has_value() ||
          internal::ParseSsdIndexName(name).has_value();
 }
@@ -171,17 +179,22 @@ absl::Status ClosedStore::Describe() {
             [](const auto& a, const auto& b) { return a.id < b.id; });
   report.snapshot_bytes = static_cast<int64_t>(held.size()) * manifest.segment_bytes;
 
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(path));
-  for (const std::string& name : names) {
-    if (env.ListDir(FilePath(name)).ok()) {
-      if (IsOurs(name)) AddDamage(&report, FilePath(name), 0, "is a directory, must be a file");
-      continue;
+  for (uint32_t directory = 0; directory < dirs.count(); ++directory) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                            env.ListDir(dirs.path(directory)));
+    for (const std::string& name : names) {
+      const std::string file_path = absl::StrCat(dirs.path(directory), "/", name);
+      if (env.ListDir(file_path).ok()) {
+        if (IsOurs(name)) AddDamage(&report, file_path, 0, "is a directory, must be a file");
+        continue;
+      }
+      HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                              env.Open(file_path, OpenMode::kRead));
+      HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+      report.disk_bytes += size;
+      if (internal::ParseSsdSegmentName(name).has_value()) ++report.segment_files;
     }
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
-                            env.Open(FilePath(name), OpenMode::kRead));
-    HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
-    report.disk_bytes += size;
-    if (internal::ParseSsdSegmentName(name).has_value()) ++report.segment_files;
+    report.directories.push_back(dirs.path(directory));
   }
   return absl::OkStatus();
 }
@@ -197,11 +210,10 @@ absl::Status ClosedStore::CountRows(bool tell_damage) {
   std::map<uint32_t, std::unique_ptr<File>> files;
   bool missing = false;
   for (const SsdSegmentRef& ref : manifest.segments) {
-    absl::StatusOr<std::unique_ptr<File>> file =
-        env.OpenDirect(SegmentPath(ref.slot), OpenMode::kRead);
+    absl::StatusOr<std::unique_ptr<File>> file = env.OpenDirect(SegmentPath(ref), OpenMode::kRead);
     if (absl::IsNotFound(file.status())) {
       missing = true;
-      if (tell_damage) AddDamage(&report, SegmentPath(ref.slot), 0, "the file is missing");
+      if (tell_damage) AddDamage(&report, SegmentPath(ref), 0, "the file is missing");
       continue;
     }
     HOTROW_RETURN_IF_ERROR(file.status());
@@ -213,7 +225,7 @@ absl::Status ClosedStore::CountRows(bool tell_damage) {
   internal::SsdBadFooter bad_footer;
   if (tell_damage) {
     bad_footer = [&](const SsdSegmentRef& ref, const absl::Status& status) {
-      AddMessage(&report, SegmentPath(ref.slot), std::string(status.message()));
+      AddMessage(&report, SegmentPath(ref), std::string(status.message()));
     };
   }
   const absl::StatusOr<int64_t> records = internal::ScanNewestSsdRows(
@@ -267,7 +279,7 @@ class SegmentChecker {
         life_(life),
         ref_(life.ref),
         chunk_bytes_(store.manifest.chunk_bytes),
-        file_(store.SegmentPath(life.ref.slot)) {}
+        file_(store.SegmentPath(life.ref)) {}
 
   // `bytes` is what there is of the chunk at this offset.
   void Check(int64_t chunk_offset, std::span<const std::byte> bytes);
@@ -502,9 +514,9 @@ absl::Status VerifySegment(ClosedStore& store, const Life& life, IoQueue& queue,
   if (ref.end_offset <= internal::kSsdSegmentHeaderBytes) return absl::OkStatus();
   SegmentChecker checker(store, life);
   absl::StatusOr<std::unique_ptr<File>> file =
-      store.env.OpenDirect(store.SegmentPath(ref.slot), OpenMode::kRead);
+      store.env.OpenDirect(store.SegmentPath(ref), OpenMode::kRead);
   if (absl::IsNotFound(file.status())) {
-    AddDamage(&store.report, store.SegmentPath(ref.slot), 0, "the file is missing");
+    AddDamage(&store.report, store.SegmentPath(ref), 0, "the file is missing");
     return absl::OkStatus();
   }
   HOTROW_RETURN_IF_ERROR(file.status());
@@ -647,7 +659,7 @@ absl::StatusOr<SsdStoreReport> internal::VerifySsdSnapshot(Env& env, const std::
   for (const SsdSnapshot& s : store.manifest.snapshots) {
     for (const SsdSegmentRef& ref : s.segments) {
       absl::StatusOr<std::unique_ptr<File>> file =
-          env.Open(store.SegmentPath(ref.slot), OpenMode::kRead);
+          env.Open(store.SegmentPath(ref), OpenMode::kRead);
       if (absl::IsNotFound(file.status())) continue;  // VerifySegments says so
       HOTROW_RETURN_IF_ERROR(file.status());
       HoldFile(**file);

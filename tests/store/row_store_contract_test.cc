@@ -1,5 +1,9 @@
 #include "tests/store/row_store_contract.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "store/host/host_store.h"
 #include "store/rocks/rocks_store.h"
 #include "store/ssd/ssd_store.h"
@@ -47,10 +51,13 @@ INSTANTIATE_TEST_SUITE_P(RocksStore, RowStoreContractTest, testing::Values(Rocks
                          [](const auto& info) { return info.param.name; });
 #endif
 
-RowStoreKind SsdStoreKind(bool background) {
-  return {.name = background ? "SsdStore" : "SsdStoreWithoutThreads",
+RowStoreKind SsdStoreKind(std::string name, bool background, bool striped = false) {
+  return {.name = std::move(name),
           .open = [=](const RowStoreSetup& setup) -> absl::StatusOr<std::unique_ptr<RowStore>> {
+            std::vector<std::string> more_paths;
+            if (striped) more_paths = {setup.dir + "-2"};
             return SsdStore::Open({.path = setup.dir,
+                                   .more_paths = std::move(more_paths),
                                    .tables = setup.tables,
                                    .memory_budget_bytes = setup.budget_bytes,
                                    .disk_budget_bytes = int64_t{64} << 20,
@@ -66,7 +73,9 @@ RowStoreKind SsdStoreKind(bool background) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SsdStore, RowStoreContractTest,
-                         testing::Values(SsdStoreKind(true), SsdStoreKind(false)),
+                         testing::Values(SsdStoreKind("SsdStore", true),
+                                         SsdStoreKind("SsdStoreWithoutThreads", false),
+                                         SsdStoreKind("SsdStoreInTwoDirectories", true, true)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -36,6 +36,7 @@ using test::Seeds;
 using test::SmallSsd;
 using test::SsdOracle;
 using test::StatusIs;
+using test::Striped;
 using testing::HasSubstr;
 
 // --- Faults --------------------------------------------------------------------------------------
@@ -43,8 +44,9 @@ using testing::HasSubstr;
 // A fixed list of calls on a store in a FaultyEnv, and what the store must hold after each.
 class Script {
  public:
-  explicit Script(FaultyEnv& env) : env_(env) {
+  Script(FaultyEnv& env, bool striped) : env_(env) {
     options_ = SmallSsd(&env, 40);
+    if (striped) options_ = Striped(options_);
     options_.tables = {{1, 17}, {2, 512}, {3, 1500}};
     options_.memory_budget_bytes = 600 * kKiB;
     // The store's directory is made by whoever owns the one above.
@@ -284,7 +286,7 @@ const absl::Status kEnospc = absl::ResourceExhaustedError("/store: injected ENOS
 
 int64_t ScriptCalls() {
   FaultyEnv env;
-  Script script(env);
+  Script script(env, /*striped=*/false);
   const int64_t begin = env.calls();
   script.Run(/*go_on=*/true);
   EXPECT_FALSE(script.ended());
@@ -292,7 +294,7 @@ int64_t ScriptCalls() {
   return env.calls() - begin;
 }
 
-// Runs the script once for each call k that is to go wrong.
+// Runs the script once for each call k that is to go wrong, over one directory and two in turn.
 void Walk(const std::function<void(FaultyEnv& env, int64_t k)>& arm, absl::StatusCode code,
           bool go_on, bool power_loss) {
   const int64_t calls = ScriptCalls();
@@ -301,9 +303,10 @@ void Walk(const std::function<void(FaultyEnv& env, int64_t k)>& arm, absl::Statu
   for (const uint64_t seed : Seeds(kSlow ? 3 : 1)) {
     const int64_t stride = kSlow ? 1 : test::ForSanitizer(8, 19);
     for (int64_t k = static_cast<int64_t>(seed) % stride; k < calls; k += stride) {
-      SCOPED_TRACE(absl::StrCat("call ", k, ", HOTROW_TEST_SEED=", seed));
+      const bool striped = k / stride % 2 == 1;
+      SCOPED_TRACE(absl::StrCat("call ", k, ", striped ", striped, ", HOTROW_TEST_SEED=", seed));
       FaultyEnv env;
-      Script script(env);
+      Script script(env, striped);
       script.set_injected(code);
       arm(env, env.calls() + k);
       script.Run(go_on);
@@ -346,7 +349,7 @@ TEST(SsdFaultTest, AFullDiskAndThenAKillLoseNothingCommitted) {
 TEST(SsdFaultTest, TransfersThatFallShortAreContinued) {
   const int64_t calls = ScriptCalls();
   FaultyEnv env;
-  Script script(env);
+  Script script(env, /*striped=*/true);
   for (int64_t k = 0; k < calls * 2; ++k) {
     if (k % 3 != 0) env.ShortenCall(env.calls() + k);
   }
@@ -363,7 +366,7 @@ void WalkOpening(bool closed, bool at_snapshot) {
     for (int64_t k = mode % stride;; k += stride) {
       SCOPED_TRACE(absl::StrCat("mode ", mode, ", call ", k, " of Open"));
       FaultyEnv env;
-      Script script(env);
+      Script script(env, /*striped=*/mode == 1 || mode == 2);
       script.Run(/*go_on=*/true);
       ASSERT_FALSE(script.ended());
       if (closed) {
@@ -436,9 +439,10 @@ struct KillScript {
     }
     return keys;
   }
-  static SsdStoreOptions Options(const std::string& dir, SnapshotId at) {
+  static SsdStoreOptions Options(const std::string& dir, SnapshotId at, bool striped) {
     SsdStoreOptions options;
     options.path = dir + "/store";
+    if (striped) options = Striped(options);
     options.tables = Tables();
     options.memory_budget_bytes = 4 << 20;
     // Little, so that snapshots that follow each other must not hand their garbage on.
@@ -451,12 +455,14 @@ struct KillScript {
 
   // Runs until it is killed. Each step is a snapshot; the two before it are kept. Writes the number
   // of each committed step to the pipe.
-  [[noreturn]] static void Child(const std::string& dir, uint64_t last_step, int pipe) {
+  [[noreturn]] static void Child(const std::string& dir, uint64_t last_step, bool striped,
+                                 int pipe) {
     const auto give_up = [](const absl::Status& status) {
       std::fprintf(stderr, "child: %s\n", status.ToString().c_str());
       ::_exit(3);
     };
-    absl::StatusOr<std::unique_ptr<SsdStore>> store = SsdStore::Open(Options(dir, last_step));
+    absl::StatusOr<std::unique_ptr<SsdStore>> store =
+        SsdStore::Open(Options(dir, last_step, striped));
     if (!store.ok()) give_up(store.status());
     // Snapshots that were made and not reported, and one that there was no time to drop.
     const absl::StatusOr<std::vector<SnapshotId>> ids = (*store)->ListSnapshots();
@@ -484,6 +490,7 @@ struct KillScript {
 TEST(SsdKillTest, ExactlyTheCommittedSnapshotIsThereAfterEachKill) {
   const int kills = test::SlowRuns(200, 10);
   constexpr int kFreshStart = 20;
+  constexpr int kSecondDirectory = 5;  // is added at this kill of each start
   for (const uint64_t seed : Seeds(1)) {
     const std::string dir = test::TempDir();
     RandomStream random(seed, RandomPurpose::kTest);
@@ -499,14 +506,18 @@ TEST(SsdKillTest, ExactlyTheCommittedSnapshotIsThereAfterEachKill) {
         oracle.clear();
       }
       // What was written before the first report is no known state.
-      if (last_step == 0) std::filesystem::remove_all(dir + "/store");
+      if (last_step == 0) {
+        std::filesystem::remove_all(dir + "/store");
+        std::filesystem::remove_all(dir + "/store-2");
+      }
+      const bool striped = kill % kFreshStart >= kSecondDirectory;
       int ends[2];
       ASSERT_EQ(::pipe(ends), 0);
       const pid_t child = ::fork();
       ASSERT_GE(child, 0);
       if (child == 0) {
         ::close(ends[0]);
-        KillScript::Child(dir, last_step, ends[1]);
+        KillScript::Child(dir, last_step, striped, ends[1]);
       }
       ::close(ends[1]);
       // At any moment of the life of the child, also while it opens the store.
@@ -538,7 +549,7 @@ TEST(SsdKillTest, ExactlyTheCommittedSnapshotIsThereAfterEachKill) {
           oracle.erase({key.table, key.key});
         }
       }
-      SsdStoreOptions options = KillScript::Options(dir, last_step);
+      SsdStoreOptions options = KillScript::Options(dir, last_step, striped);
       options.background = false;  // no threads where the next child is forked
       options.io.kind = IoQueueKind::kThreads;
       options.io.threads = 1;

@@ -382,25 +382,35 @@ SsdManifest SomeManifest() {
   return m;
 }
 
+// The same of a store in several directories.
+SsdManifest StripedManifest() {
+  SsdManifest m = SomeManifest();
+  m.directories = {{.high = 5, .low = 6}, {.high = 7, .low = 8}, {.high = 7, .low = 9}};
+  m.segments[0].directory = m.snapshots[0].segments[0].directory = 2;
+  return m;
+}
+
 TEST(SsdManifestTest, ComesBackWhole) {
   SsdManifest empty;
   empty.segment_bytes = empty.chunk_bytes = 16384;
   empty.tables = {{0, 4}};
-  for (const SsdManifest& manifest : {SomeManifest(), empty}) {
+  for (const SsdManifest& manifest : {SomeManifest(), StripedManifest(), empty}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const DecodedSsdManifest decoded,
                                 DecodeSsdManifest(EncodeSsdManifest(manifest)));
     EXPECT_TRUE(decoded.manifest == manifest);
+    // Builds that know of one directory alone read the others, and refuse these.
+    EXPECT_EQ(decoded.version, manifest.directories.empty() ? 3u : 4u);
     EXPECT_EQ(decoded.damage, "");
   }
 }
 
 TEST(SsdManifestTest, AnyFlippedBitIsToldAndCostsNothing) {
-  const std::string good = EncodeSsdManifest(SomeManifest());
+  const std::string good = EncodeSsdManifest(StripedManifest());
   for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
     HOTROW_ASSERT_OK_AND_ASSIGN(const DecodedSsdManifest decoded, DecodeSsdManifest(bad));
-    EXPECT_TRUE(decoded.manifest == SomeManifest()) << bit;
+    EXPECT_TRUE(decoded.manifest == StripedManifest()) << bit;
     EXPECT_THAT(decoded.damage, HasSubstr("offset ")) << bit;
   }
 }
@@ -476,6 +486,27 @@ TEST(SsdManifestTest, WhatDoesNotMakeSenseIsDataLossNamingTheField) {
   expect([](M& m) { m.segments[1].live_bytes = -1; }, "segment 7: live_bytes is");
   expect([](M& m) { m.snapshots[0].segments[0].epoch = 9; }, "segment 0: epoch is 9");
   expect([](M& m) { m.snapshots[0].segments[0].base_sequence = 4; }, "base_sequence 4");
+  expect([](M& m) { m.segments[1].directory = 1; }, "segment 7: directory is 1 of 1");
+  expect(
+      [](M& m) {
+        m = StripedManifest();
+        m.segments[0].directory = 1;
+      },
+      "segment 0: directory is 2, in another state 1");
+  expect(
+      [](M& m) {
+        m = StripedManifest();
+        m.segments[1].directory = 3;
+      },
+      "segment 7: directory is 3 of 3");
+  expect(
+      [](M& m) {
+        m = StripedManifest();
+        m.directories[2] = m.directories[1];
+      },
+      "directory 2: its identity");
+  expect([](M& m) { m.directories = {{.high = 0, .low = 1}}; },
+         "num_directories is 1 in version 4");
   expect([](M& m) { m.snapshots[0].segments.push_back(m.snapshots[0].segments[0]); },
          "segment 0: is there twice");
   expect([](M& m) { m.snapshots[0].id = 0; }, "snapshot 0: id");
@@ -491,6 +522,8 @@ TEST(SsdManifestTest, ItsLengthIsKnownBefore) {
   EXPECT_EQ(static_cast<int64_t>(EncodeSsdManifest(empty).size()), SsdManifestBytes(0, 0, 0));
   EXPECT_EQ(static_cast<int64_t>(EncodeSsdManifest(SomeManifest()).size()),
             SsdManifestBytes(3, 2, 3));
+  EXPECT_EQ(static_cast<int64_t>(EncodeSsdManifest(StripedManifest()).size()),
+            SsdManifestBytes(3, 2, 3, 3));
 }
 
 TEST(SsdManifestTest, ACutOrLengthenedFileIsNoticed) {
@@ -515,11 +548,11 @@ TEST(SsdManifestTest, ACutOrLengthenedFileIsNoticed) {
 TEST(SsdManifestTest, AnUnknownVersionIsRefusedByName) {
   std::string text = EncodeSsdManifest(SomeManifest());
   for (const size_t at : {size_t{0}, text.size() / 2}) {
-    SetVersion(reinterpret_cast<std::byte*>(text.data() + at), 8, 4, 12);
+    SetVersion(reinterpret_cast<std::byte*>(text.data() + at), 8, 5, 12);
   }
   EXPECT_THAT(DecodeSsdManifest(text),
               test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                             AllOf(HasSubstr("version 4"), HasSubstr("versions 2 to 3"))));
+                             AllOf(HasSubstr("version 5"), HasSubstr("versions 2 to 4"))));
 }
 
 TEST(SsdNamesTest, ComeBack) {

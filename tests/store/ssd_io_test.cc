@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -42,6 +44,8 @@ class HookedEnv : public Env {
       : base_(base), hook_(std::move(hook)), read_hook_(std::move(read_hook)) {}
 
   void SwitchOff() { off_ = true; }
+  // From now on files in this directory get no further space. Before other threads use it.
+  void Fill(const std::string& dir) { full_ = dir + "/"; }
   // Syncs of files and directories.
   int64_t syncs() const { return syncs_; }
 
@@ -93,7 +97,12 @@ class HookedEnv : public Env {
     }
     absl::StatusOr<int64_t> Size() override { return base_->Size(); }
     absl::Status Truncate(int64_t bytes) override { return base_->Truncate(bytes); }
-    absl::Status Allocate(int64_t bytes) override { return base_->Allocate(bytes); }
+    absl::Status Allocate(int64_t bytes) override {
+      if (!env_->full_.empty() && absl::StartsWith(path(), env_->full_)) {
+        return absl::ResourceExhaustedError(path() + ": no space left on this device");
+      }
+      return base_->Allocate(bytes);
+    }
     absl::Status Close() override { return base_->Close(); }
     const std::string& path() const override { return base_->path(); }
     int64_t block_bytes() const override { return base_->block_bytes(); }
@@ -112,6 +121,7 @@ class HookedEnv : public Env {
   MemEnv* const base_;
   const WriteHook hook_;
   const std::function<void()> read_hook_;  // called before each read of a segment
+  std::string full_;
   std::atomic<bool> off_{false};
   std::atomic<int64_t> syncs_{0};
 };
@@ -156,7 +166,7 @@ struct LogFixture {
       : env(&mem, std::move(hook)) {
     HOTROW_EXPECT_OK(mem.CreateDirs("/log"));
     auto created = SsdLog::Create({.env = &env,
-                                   .path = "/log",
+                                   .dirs = internal::SsdDirs({"/log"}),
                                    .segment_bytes = 4 * kChunkBytes,
                                    .chunk_bytes = kChunkBytes,
                                    .segments_max = kSegments,
@@ -379,6 +389,80 @@ TEST(SsdIoTest, CommittingAndDroppingASnapshotSyncTheManifestAlone) {
   HOTROW_ASSERT_OK(Dump(*store));
 }
 
+// Some rows of the widest table, in more segments than one.
+absl::Status PutSome(SsdStore& store, uint64_t first, uint64_t count) {
+  test::Batch batch;
+  for (uint64_t i = first; i < first + count; ++i) {
+    batch.Add({i, 4}, test::MakeRow({i, 4}, 0, 1500));
+  }
+  return batch.InsertInto(store);
+}
+
+TEST(SsdIoTest, WhereOneDirectoryIsFullSegmentsGoToTheOther) {
+  MemEnv mem;
+  HookedEnv env(&mem, [](const std::string&, int64_t) { return absl::OkStatus(); });
+  const SsdStoreOptions options = test::Striped(test::SmallSsd(&env, 24));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  HOTROW_ASSERT_OK(PutSome(*store, 0, 40));
+  const auto segments_in = [&](const std::string& dir) {
+    const std::vector<std::string> names = *mem.ListDir(dir);
+    return std::count_if(names.begin(), names.end(), [](const std::string& name) {
+      return absl::StartsWith(name, "segment-");
+    });
+  };
+  const int64_t before = segments_in("/store-2");
+  EXPECT_GE(before, 2);
+  EXPECT_LE(std::abs(segments_in("/store") - before), 2);
+  env.Fill("/store-2");
+  HOTROW_ASSERT_OK(PutSome(*store, 40, 60));
+  EXPECT_EQ(segments_in("/store-2"), before);
+  HOTROW_ASSERT_OK(store->Flush());
+  // Where both are, the error names a file, and what is stored stays.
+  env.Fill("");
+  absl::Status full;
+  for (uint64_t first = 100; full.ok() && first < 1000; first += 20) {
+    full = PutSome(*store, first, 20);
+  }
+  EXPECT_THAT(full, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/store")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const test::RowMap rows, Dump(*store));
+  EXPECT_GE(rows.size(), 100u);
+}
+
+TEST(SsdIoTest, WritesThatFailInOneDirectoryNameItAndLoseNothing) {
+  MemEnv mem;
+  std::atomic<bool> failing{false};
+  HookedEnv env(&mem, [&](const std::string& path, int64_t) -> absl::Status {
+    if (!failing || !absl::StartsWith(path, "/store-2/")) return absl::OkStatus();
+    return absl::UnavailableError(path + ": the cable is loose");
+  });
+  const SsdStoreOptions options = test::Striped(test::SmallSsd(&env, 24));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  HOTROW_ASSERT_OK(PutSome(*store, 0, 30));
+  HOTROW_ASSERT_OK(store->Flush());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const test::RowMap before, Dump(*store));
+  failing = true;
+  absl::Status failed;
+  for (uint64_t first = 30; failed.ok() && first < 60; ++first) {
+    failed = PutSome(*store, first, 1);
+  }
+  if (failed.ok()) failed = store->Flush();
+  EXPECT_THAT(failed, StatusIs(kUnavailable, HasSubstr("/store-2/segment-")));
+  // Everything can be read meanwhile, and is written when the drive is back.
+  std::vector<RowKey> keys;
+  for (uint64_t i = 0; i < 30; ++i) keys.push_back({i, 4});
+  HOTROW_ASSERT_OK_AND_ASSIGN(const test::Found found, test::FindAll(*store, keys));
+  EXPECT_EQ(found.found, std::vector<uint8_t>(30, 1));
+  failing = false;
+  HOTROW_ASSERT_OK(PutSome(*store, 30, 30));
+  HOTROW_ASSERT_OK(store->Flush());
+  store.reset();
+  mem.DropUnsyncedData();
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, SsdStore::Open(test::Striped(test::SmallSsd(&mem, 24))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const test::RowMap after, Dump(*store));
+  EXPECT_EQ(after.size(), 60u);
+  for (const auto& [key, row] : before) EXPECT_EQ(after.count(key), 1u);
+}
+
 TEST(SsdIoTest, ErasingWaitsForTheCleanerAsWritingDoes) {
   MemEnv mem;
   Flag reading;
@@ -433,6 +517,7 @@ void LoseNoSnapshot(uint64_t seed, int percent) {
   });
   SsdStoreOptions options;
   options.path = "/store";
+  if (seed % 2 == 1) options = test::Striped(options);
   options.tables = {{0, kRowBytes}};
   options.memory_budget_bytes = 8 << 20;
   options.disk_budget_bytes = 24 << 20;

@@ -93,6 +93,9 @@ TEST(SsdStoreOptionsTest, SaysWhatIsWrong) {
     EXPECT_THAT(SsdStore::Open(options), StatusIs(kInvalid, HasSubstr(what)));
   };
   expect([](auto& o) { o.path = ""; }, "SsdStoreOptions.path");
+  expect([](auto& o) { o.more_paths = {""}; }, "SsdStoreOptions.more_paths");
+  expect([](auto& o) { o.more_paths = {"/t\n"}; }, "has a line break");
+  expect([](auto& o) { o.more_paths.assign(256, "/t"); }, "more_paths: at most 255, are 256");
   expect([](auto& o) { o.tables.clear(); }, "SsdStoreOptions.tables");
   expect([](auto& o) { o.tables = {{1, 0}}; }, "table 1: row_bytes must lie in [1, 4194304], is 0");
   expect([](auto& o) { o.tables = {{1, SsdStore::kRowBytesMax + 1}}; }, "is 4194305");
@@ -685,7 +688,7 @@ TEST(SsdIdentityTest, RowsThatTheManifestCountsAndSegmentsDoNotHaveAreDataLoss) 
   HOTROW_ASSERT_OK(MakeStore(env, "/store", 0));
   HOTROW_ASSERT_OK_AND_ASSIGN(internal::DecodedSsdManifest decoded,
                               internal::DecodeSsdManifest(ReadAll(env, "/store/MANIFEST")));
-  EXPECT_EQ(decoded.version, internal::kSsdManifestVersions.last);
+  EXPECT_EQ(decoded.version, internal::kSsdManifestOfOneDirectory);
   EXPECT_EQ(decoded.manifest.table_rows, (std::vector<int64_t>{0, 0, 99, 0, 1}));
   internal::SsdManifest& manifest = decoded.manifest;
   ++manifest.table_rows[2];
@@ -975,7 +978,8 @@ void RunModel(bool background) {
     env.SetDirectBlockBytes(std::vector<int64_t>{1, 512, 512, 4096}[random.Below(4)]);
     const int64_t segment_bytes = static_cast<int64_t>(1 + random.Below(4)) * 16 * kKiB;
     const auto segments = static_cast<int64_t>(14 + random.Below(27));
-    Model model(SmallSsd(&env, segments, segment_bytes, background), seed,
+    const SsdStoreOptions options = SmallSsd(&env, segments, segment_bytes, background);
+    Model model(seed % 2 == 0 ? options : test::Striped(options), seed,
                 0.2 + 0.3 * random.Uniform());
     ASSERT_NO_FATAL_FAILURE(model.Run(kSlow ? 1500 : 600));
   }
@@ -989,6 +993,7 @@ TEST(SsdModelTest, HoldsWhatItShouldInTheBackground) { RunModel(true); }
 void RunOnRealFiles(const std::string& dir, IoQueueKind kind, const char* name) {
   SsdStoreOptions options = SmallSsd(nullptr, 32, 64 * kKiB, true);
   options.path = dir + "/store";
+  if (kind == IoQueueKind::kUring) options = test::Striped(options);
   options.io.kind = kind;
   absl::StatusOr<std::unique_ptr<SsdStore>> store = SsdStore::Open(options);
   if (kind == IoQueueKind::kUring && absl::IsFailedPrecondition(store.status())) {

@@ -46,6 +46,12 @@ inline SsdStoreOptions SmallSsd(Env* env, int64_t segments = 24, int64_t segment
   return options;
 }
 
+// The same over two directories.
+inline SsdStoreOptions Striped(SsdStoreOptions options) {
+  options.more_paths = {options.path + "-2"};
+  return options;
+}
+
 // Log bytes of a row: record header, row, alignment, footer entry.
 inline int64_t SsdLogBytes(int64_t row_bytes) { return (24 + row_bytes + 7) / 8 * 8 + 16; }
 

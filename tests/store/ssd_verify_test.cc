@@ -109,7 +109,7 @@ std::string Text(const std::vector<SsdDamage>& damage) {
 
 void ExpectTheMadeStore(const SsdStoreReport& report, bool closed) {
   EXPECT_EQ(Text(report.damage), "");
-  EXPECT_EQ(report.format_version, internal::kSsdManifestVersions.last);
+  EXPECT_EQ(report.format_version, internal::kSsdManifestOfOneDirectory);
   EXPECT_EQ(report.segment_bytes, kSegmentBytes);
   EXPECT_EQ(report.chunk_bytes, kChunkBytes);
   ASSERT_EQ(report.tables.size(), 2u);
