@@ -23,7 +23,10 @@
 
 namespace hotrow::internal {
 
-struct SsdFindContext;  // what one Find needs for its reads: a queue and a buffer
+// What one Find needs for its reads: of each directory a lane, with a queue and a buffer; where
+// there are several, threads, too.
+struct SsdFindContext;
+struct SsdFindLane;
 
 // The contexts of finds, as many as may read at once.
 //
@@ -31,8 +34,10 @@ struct SsdFindContext;  // what one Find needs for its reads: a queue and a buff
 // Locks:   one mutex, under which no other is taken.
 class SsdFindContexts {
  public:
-  // Their buffers take a part of the budget. Errors: ResourceExhausted, those of Env::NewIoQueue.
+  // Their buffers take a part of the budget. Without threads a Find reads one directory after the
+  // other. Errors: ResourceExhausted, Unavailable (no thread), those of Env::NewIoQueue.
   static absl::StatusOr<std::unique_ptr<SsdFindContexts>> Create(Env& env, const IoQueueOptions& io,
+                                                                 uint32_t directories, bool threads,
                                                                  const SsdTables& tables,
                                                                  MemoryBudget& budget);
   ~SsdFindContexts();
@@ -83,10 +88,14 @@ class SsdReader {
                            std::span<const std::shared_ptr<SsdChunk>> pending,
                            std::span<std::byte* const> rows);
   absl::Status ReadWanted(SsdFindContext& context, std::span<std::byte* const> rows);
-  size_t RangeOfOneRead(const SsdFindContext& context, size_t first, int64_t* begin, int64_t* end);
-  void PlanReads(SsdFindContext& context, size_t* next);
-  absl::Status TakeRead(SsdFindContext& context, const IoRequest& request,
+  // What is wanted of one directory. Lanes of one context may run at the same time.
+  absl::Status ReadLane(std::span<const RowKey> keys, SsdFindLane& lane,
                         std::span<std::byte* const> rows);
+  size_t RangeOfOneRead(std::span<const RowKey> keys, const SsdFindLane& lane, size_t first,
+                        int64_t* begin, int64_t* end);
+  void PlanReads(std::span<const RowKey> keys, SsdFindLane& lane, size_t* next);
+  absl::Status TakeRead(std::span<const RowKey> keys, const SsdFindLane& lane,
+                        const IoRequest& request, std::span<std::byte* const> rows);
 
   const SsdTables& tables_;
   SsdLog& log_;

@@ -240,8 +240,9 @@ absl::Status SsdStore::Impl::Open() {
   std::vector<std::string> surplus_files;
   HOTROW_RETURN_IF_ERROR(internal::AdoptSsdSegments(env, manifest, *log, &surplus_files));
   // Before the index, which takes what is left of the budget.
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SsdFindContexts> find_contexts,
-                          SsdFindContexts::Create(env, options.io, *tables, budget));
+  HOTROW_ASSIGN_OR_RETURN(
+      std::unique_ptr<SsdFindContexts> find_contexts,
+      SsdFindContexts::Create(env, options.io, dirs.count(), options.background, *tables, budget));
   log->set_next_epoch(internal::FirstSsdEpoch(manifest));
   live = std::make_unique<SsdLive>(*tables, *log);
   HOTROW_ASSIGN_OR_RETURN(

@@ -86,8 +86,9 @@ struct SsdStoreStats {
 //             says where each is, so a directory can be added at any opening: what is there stays,
 //             what is new is striped over all. Each has a random identity, which the manifest
 //             lists in order: one that is missing, foreign, swapped or given twice is refused
-//             before anything is written, and all may move to any paths. Where one is full,
-//             segments go to the others. A store of one directory has the files that it always had.
+//             before anything is written, and all may move to any paths. Each has its own queue
+//             of reads, and a thread in each Find. Where one is full, segments go to the others. A
+//             store of one directory has the files that it always had.
 // Space:      a background cleaner copies live rows out of the segments where that gains most and
 //             reuses their files. While the last free segments are in use, it slows writes down to
 //             its pace. They are refused (ResourceExhausted) when cleaning cannot make room.
