@@ -37,6 +37,7 @@
 #include "base/exec_context.h"
 #include "base/flag_set.h"
 #include "base/flag_text.h"
+#include "base/path_list.h"
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
@@ -396,6 +397,7 @@ absl::Status Bench::KillChildAndReopen(double* seconds) {
   std::vector<std::string> arguments = {"store_bench",
                                         absl::StrCat("--store=", flags_.store),
                                         absl::StrCat("--path=", flags_.path),
+                                        absl::StrCat("--more_paths=", flags_.more_paths),
                                         absl::StrCat("--rows=", flags_.rows),
                                         absl::StrCat("--row_bytes=", flags_.row_bytes),
                                         absl::StrCat("--store_bytes=", store_bytes_),
@@ -620,6 +622,14 @@ absl::Status RunProgram(StoreBenchFlags& flags, const FlagSet& set) {
     std::error_code ignored;
     std::filesystem::remove_all(flags.path, ignored);
   }
+  HOTROW_ASSIGN_OR_RETURN(std::vector<std::string> more, SplitPathList(flags.more_paths));
+  const auto remove_more = [&] {
+    std::error_code ignored;
+    for (const std::string& path : more) std::filesystem::remove_all(path, ignored);
+  };
+  for (std::string& path : more) path += "/store_bench_data";
+  flags.more_paths = JoinPathList(more);
+  remove_more();
   const auto measured = flags.store == "raw" ? [&]() -> absl::StatusOr<nlohmann::ordered_json> {
     HOTROW_ASSIGN_OR_RETURN(const nlohmann::ordered_json device, MeasureDevice(flags));
     nlohmann::ordered_json report = {{"store", "raw"}};
@@ -633,6 +643,7 @@ absl::Status RunProgram(StoreBenchFlags& flags, const FlagSet& set) {
     std::filesystem::remove_all(data_path + "/data", ignored);
     std::filesystem::remove(mark, ignored);
     std::filesystem::remove(data_path, ignored);  // where it is empty
+    remove_more();
   }
   HOTROW_RETURN_IF_ERROR(measured.status());
   nlohmann::ordered_json report = *measured;

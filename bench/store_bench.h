@@ -22,6 +22,7 @@ namespace hotrow::bench {
 struct StoreBenchFlags {
   std::string store = "memory";
   std::string path;
+  std::string more_paths;  // a list
   int64_t rows = 4'000'000;
   int64_t row_bytes = 512;
   int64_t ram_bytes = int64_t{256} << 20;

@@ -36,6 +36,8 @@ void AddFlags(StoreBenchFlags& flags, FlagSet& set) {
   set.AddString(
       "path", "DIR", &flags.path,
       "where the data lies; what is in it is removed first, and afterwards unless --keep");
+  set.AddString("more_paths", "DIR,...", &flags.more_paths,
+                "ssd: further directories, one a drive; store_bench_data in each is removed");
   set.AddInt("rows", 1, int64_t{1} << 32, &flags.rows, "rows of the table");
   set.AddInt("row_bytes", 16, int64_t{1} << 20, &flags.row_bytes, "a multiple of 16");
   set.Group("Budgets");

@@ -6,10 +6,13 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/path_list.h"
 #include "base/status_macros.h"
 #include "bench/store_bench.h"
 #include "store/open.h"
@@ -103,9 +106,11 @@ int64_t DefaultDiskBytes(const StoreBenchFlags& flags) {
 absl::StatusOr<std::unique_ptr<RowStore>> OpenBenchStore(const StoreBenchFlags& flags,
                                                          int64_t store_bytes) {
   HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(flags.store));
+  HOTROW_ASSIGN_OR_RETURN(std::vector<std::string> more_paths, SplitPathList(flags.more_paths));
   StoreOptions options = MakeStoreOptions(
       kind,
       {.path = FactsOf(kind).on_disk ? flags.path : std::string(),
+       .more_paths = std::move(more_paths),
        .tables = {{.table = kBenchTable, .row_bytes = flags.row_bytes}},
        .memory_budget_bytes = store_bytes,
        .disk_budget_bytes = flags.disk_bytes != 0 ? flags.disk_bytes : DefaultDiskBytes(flags)});
