@@ -157,10 +157,12 @@ absl::Status TakeTables(const hotrow_collection_options& options, std::vector<Ta
 }
 
 absl::Status TakeStore(const hotrow_collection_options& options, Storage* out) {
-  StorageFields fields = {.dir = std::string(TextOf(options.store_path)),
-                          .memory_bytes = options.store_memory_bytes,
+  StorageFields fields = {.memory_bytes = options.store_memory_bytes,
                           .disk_bytes = options.store_disk_bytes};
   HOTROW_RETURN_IF_ERROR(TakeParsed(ParseStoreKind, options.store, "store", &fields.kind));
+  if (const absl::Status set = SetDirs(TextOf(options.store_path), &fields); !set.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("store_path: ", std::string(set.message())));
+  }
   if (!FactsOf(fields.kind).on_disk && fields.disk_bytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("store_disk_bytes: is ", fields.disk_bytes,

@@ -220,6 +220,9 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
     if (tables->writer != nullptr) storage.dir = tables->writer->tables_dir();
   } else if (channel != nullptr && !storage.dir.empty()) {
     storage.dir = RankDir(storage.dir, channel->rank(), channel->world_size());
+    for (std::string& dir : storage.more_dirs) {
+      dir = RankDir(dir, channel->rank(), channel->world_size());
+    }
   }
   made.store = MakeStorage(storage);
 

@@ -67,6 +67,7 @@ absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options, cons
   const StorageFields storage = FieldsOf(options.store);
   StoreOptions store = MakeStoreOptions(
       storage.kind, {.path = storage.dir,
+                     .more_paths = storage.more_dirs,
                      .tables = use.tables,
                      .memory_budget_bytes = storage.memory_bytes,
                      .disk_budget_bytes = storage.disk_bytes,

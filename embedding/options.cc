@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/path_list.h"
 #include "base/status_macros.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/option_table.h"
@@ -337,6 +338,7 @@ Storage MakeStorage(const StorageFields& fields) {
           storage.path = fields.dir;
           storage.disk_bytes = fields.disk_bytes;
         }
+        if constexpr (requires { storage.more_paths; }) storage.more_paths = fields.more_dirs;
       },
       out);
   return out;
@@ -353,9 +355,26 @@ StorageFields FieldsOf(const Storage& storage) {
           fields.dir = of_kind.path;
           fields.disk_bytes = of_kind.disk_bytes;
         }
+        if constexpr (requires { of_kind.more_paths; }) fields.more_dirs = of_kind.more_paths;
       },
       storage);
   return fields;
+}
+
+absl::Status SetDirs(std::string_view text, StorageFields* fields) {
+  const StoreFacts& facts = FactsOf(fields->kind);
+  fields->more_dirs.clear();
+  fields->dir = std::string(text);
+  if (!facts.on_disk) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(std::vector<std::string> dirs, SplitPathList(text));
+  if (dirs.size() > 1 && !facts.striped) {
+    return Invalid("is a list of ", dirs.size(), " directories, but the store ",
+                   std::string(facts.word),
+                   " has one; a comma that is part of a name is written twice");
+  }
+  fields->dir = dirs.empty() ? "" : dirs.front();
+  if (!dirs.empty()) fields->more_dirs.assign(dirs.begin() + 1, dirs.end());
+  return absl::OkStatus();
 }
 
 std::string EmbeddingCollectionOptions::NameOf(std::string_view path) const {

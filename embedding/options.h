@@ -91,8 +91,7 @@ struct SnapshotSource {
   // Known: the snapshot must have this identity, FailedPrecondition otherwise.
   UniqueId identity;
   std::optional<StoreKind> store;  // none: the kind of the collection that is to be opened
-  // The path of an ssd or rocksdb store, the snapshot_dir of a memory store; empty: those of the
-  // collection that is to be opened.
+  // path of an ssd or rocksdb store, snapshot_dir of a memory store; empty: the collection's
   std::string dir;
 };
 
@@ -105,9 +104,10 @@ struct MemoryStorage {
 };
 // Rows in a log on an SSD, with an index in memory.
 struct SsdStorage {
-  std::string path;          // required; made if missing. One collection at a time, in any process
-  int64_t memory_bytes = 0;  // required; of index, buffers and metadata: a hard limit
-  int64_t disk_bytes = 0;    // required; of all files, snapshots included
+  std::string path;  // required; made if missing. One collection at a time, in any process
+  std::vector<std::string> more_paths;  // further directories, on other drives: rows are striped
+  int64_t memory_bytes = 0;             // required; of index, buffers and metadata: a hard limit
+  int64_t disk_bytes = 0;               // required; of all files, snapshots included
 };
 // Rows in RocksDB, where the build has it.
 struct RocksDbStorage {

@@ -218,7 +218,7 @@ typedef struct hotrow_collection_options {
 
   // Where rows are kept.
   const char* store;       // "memory" (default), "ssd", "rocksdb"
-  const char* store_path;  // ssd, rocksdb: required. memory: where snapshots are written, if any
+  const char* store_path;  // ssd ("a,b": several), rocksdb: required. memory: of snapshots, if any
   int64_t store_memory_bytes;  // required, a hard limit; ssd: of its index and buffers
   int64_t store_disk_bytes;    // ssd, rocksdb: required, a hard limit
 

@@ -1,16 +1,20 @@
 #include "models/programs/trainer_flags.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/device_stream.h"
 #include "base/env.h"
 #include "base/machine_limits.h"
+#include "base/path_list.h"
 #include "base/status_macros.h"
 #include "models/data/file_source.h"
 #include "models/data/sample_feed.h"
@@ -151,20 +155,26 @@ std::vector<std::pair<std::string, std::string>> RunSettings(const FlagSet& set)
   return settings;
 }
 
-int64_t UsableDiskBytes(const std::string& dir) {
+int64_t UsableDiskBytes(const std::vector<std::string>& dirs) {
   namespace fs = std::filesystem;
-  std::error_code error;
   int64_t bytes = 0;
-  for (fs::recursive_directory_iterator it(dir, error), end; !error && it != end;
-       it.increment(error)) {
-    std::error_code entry_error;
-    const auto size = it->is_regular_file(entry_error) ? it->file_size(entry_error) : 0;
-    if (!entry_error) bytes += static_cast<int64_t>(size);
+  std::set<dev_t> seen;
+  for (const std::string& dir : dirs) {
+    std::error_code error;
+    for (fs::recursive_directory_iterator it(dir, error), end; !error && it != end;
+         it.increment(error)) {
+      std::error_code entry_error;
+      const auto size = it->is_regular_file(entry_error) ? it->file_size(entry_error) : 0;
+      if (!entry_error) bytes += static_cast<int64_t>(size);
+    }
+    fs::path at = fs::absolute(dir, error).lexically_normal();
+    while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
+    struct stat there;
+    if (::stat(at.c_str(), &there) == 0 && !seen.insert(there.st_dev).second) continue;
+    const absl::StatusOr<int64_t> free = PosixEnv().FreeBytes(at.string());
+    if (free.ok()) bytes += *free;
   }
-  fs::path at = fs::absolute(dir, error).lexically_normal();
-  while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
-  const absl::StatusOr<int64_t> free = PosixEnv().FreeBytes(at.string());
-  return free.ok() ? bytes + *free : bytes;
+  return bytes;
 }
 
 namespace {
@@ -200,7 +210,11 @@ absl::Status ResolveTiers(int32_t local_ranks, TrainerOptions* o) {
   if (o->cache_bytes == 0 && o->device_cache_bytes == 0) {
     o->cache_bytes = share(kCacheShareOfMemory, UsableMemoryBytes());
   }
-  if (o->disk_bytes == 0) o->disk_bytes = share(kStoreShareOfDisk, UsableDiskBytes(o->store_path));
+  if (o->disk_bytes == 0) {
+    // A list that makes no sense is refused below.
+    const absl::StatusOr<std::vector<std::string>> dirs = SplitPathList(o->store_path);
+    if (dirs.ok()) o->disk_bytes = share(kStoreShareOfDisk, UsableDiskBytes(*dirs));
+  }
   return absl::OkStatus();
 }
 

@@ -60,9 +60,9 @@ std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set);
 // above.
 std::vector<std::pair<std::string, std::string>> RunSettings(const FlagSet& set);
 
-// Bytes that files in this directory, which may be missing, can take: the free space of its file
-// system plus what they take already.
-int64_t UsableDiskBytes(const std::string& dir);
+// Bytes that files in these directories, which may be missing, can take: the free space of each of
+// their file systems plus what they take already.
+int64_t UsableDiskBytes(const std::vector<std::string>& dirs);
 
 }  // namespace hotrow
 

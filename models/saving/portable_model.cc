@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/crc32c.h"
+#include "base/path_list.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/saving/blob_files.h"
@@ -126,6 +127,17 @@ absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& optio
   HOTROW_RETURN_IF_ERROR(store->CommitSnapshot(snapshot));
   HOTROW_RETURN_IF_ERROR(store->Close());
   return digests;
+}
+
+// One directory, whichever the kind: the store is made beside it and renamed.
+absl::StatusOr<std::string> StorePathOf(const ImportOptions& options) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> paths, SplitPathList(options.store_path));
+  if (paths.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--store_path=", options.store_path,
+        ": an import makes a store in one directory; the run that goes on from it adds others"));
+  }
+  return paths.empty() ? std::string() : WithoutEndingSlashes(paths.front());
 }
 
 }  // namespace
@@ -281,7 +293,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   Env& env = EnvOf(options.env);
   const std::string dir = WithoutEndingSlashes(options.dir);
   const std::string checkpoint = WithoutEndingSlashes(options.checkpoint);
-  std::string store_path = WithoutEndingSlashes(options.store_path);
+  HOTROW_ASSIGN_OR_RETURN(std::string store_path, StorePathOf(options));
   const bool in_memory = !FactsOf(options.store).on_disk;
   if (in_memory && !store_path.empty()) {
     return absl::InvalidArgumentError(

@@ -121,6 +121,9 @@ absl::Status RunParts::CreateTables(
   StorageFields storage = FieldsOf(options.store);
   if (FactsOf(storage.kind).on_disk) {
     storage.dir = RankDir(storage.dir, ranks_.rank(), ranks_.world_size());
+    for (std::string& dir : storage.more_dirs) {
+      dir = RankDir(dir, ranks_.rank(), ranks_.world_size());
+    }
   } else if (checkpoints_->enabled()) {
     storage.dir = checkpoints_->tables_dir();
   } else if (writer_ != nullptr) {

@@ -154,6 +154,11 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "--store=", std::string(facts.word), " needs --store_path=DIR, the directory of the rows"));
   }
+  StorageFields storage = {.kind = store};
+  if (const absl::Status set = SetDirs(store_path, &storage); !set.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store_path=", store_path, ": ", std::string(set.message())));
+  }
   if (metrics_port + (communicator == nullptr ? 0 : communicator->world_size() - 1) > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", metrics_port,
                                                    " + the number of the last rank is above "
@@ -221,10 +226,11 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.seed = options.seed;
   out.max_batch_size = options.batch_size;
   out.max_gradient_norm = options.max_table_gradient_norm;
-  out.store = MakeStorage({.kind = options.store,
-                           .dir = FactsOf(options.store).on_disk ? options.store_path : "",
-                           .memory_bytes = options.store_bytes,
-                           .disk_bytes = options.disk_bytes});
+  StorageFields storage = {
+      .kind = options.store, .memory_bytes = options.store_bytes, .disk_bytes = options.disk_bytes};
+  // What is wrong with it, Validate() has said.
+  if (FactsOf(options.store).on_disk) SetDirs(options.store_path, &storage).IgnoreError();
+  out.store = MakeStorage(storage);
   out.cache = {.bytes = std::max<int64_t>(options.cache_bytes, 0),
                .device_bytes = std::max<int64_t>(options.device_cache_bytes, 0),
                .device_index_bytes = options.device_index_bytes,

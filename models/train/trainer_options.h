@@ -89,7 +89,7 @@ struct TrainerOptions : ScoringOptions {
 
   StoreKind store = StoreKind::kMemory;
   int64_t store_bytes = 0;         // required
-  std::string store_path;          // ssd and rocksdb: required; several ranks: RankDir below it
+  std::string store_path;          // ssd, rocksdb: required; a list (SetDirs); ranks: RankDir
   int64_t disk_bytes = 0;          // ssd and rocksdb: required
   int64_t cache_bytes = 0;         // 0: no cache, in memory only; kSmallestCache
   Device device = Device::kCpu;    // that of RunTraining's ctx

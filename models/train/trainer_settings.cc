@@ -559,7 +559,10 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return WordFlag("KIND", &o.store, ParseStoreKind, StoreKindName); }},
     {.name = "store_path",
      .group = kTiersGroup,
-     .help = "directory of an ssd or rocksdb store, made if missing. One run at a time",
+     .help =
+         "directory of an ssd or rocksdb store, made if missing. One run at a time. ssd: a list "
+         "A,B stripes the rows over directories on several drives; the first is the home, and "
+         "more can be added behind. A comma of a name is written twice",
      .bind = [](O& o) { return StringFlag("DIR", &o.store_path); }},
     {.name = "store_bytes",
      .group = kTiersGroup,

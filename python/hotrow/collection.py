@@ -22,7 +22,9 @@ from .batches import (
     Batch, BatchReader, Embeddings, Layout, MatrixWriter, OfReader, address, without_mask,
 )
 from ._metrics import MetricsServer, Stats
-from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
+from .options import (
+    Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes, store_paths,
+)
 from .ranks import Communicator, outside_callbacks, together
 from .saved import Saved, put_store, text as _text, texts
 
@@ -395,7 +397,7 @@ class EmbeddingCollection(_abi.Owner):
             )
             return None, 2, resume
         self._keeps = True
-        folder = os.path.join(os.fspath(store.path), "checkpoints")
+        folder = os.path.join(os.fspath(store_paths(store)[0]), "checkpoints")
         # With it the rows are the collection's, also where a kill came before a checkpoint.
         return folder, 1, resume or os.path.isdir(folder)
 

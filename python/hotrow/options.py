@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Optional, Sequence, Union
+from typing import Any, ClassVar, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -219,10 +219,11 @@ class Ssd(_Options):
     """In a log on a disk, below a cache. disk_bytes: of all files, checkpoints included; memory: of
     the index and buffers. Both are hard limits; where disk_bytes are used up, checkpoints but the
     newest go. The rows stay when the collection is closed: see checkpoint_dir of
-    EmbeddingCollection."""
+    EmbeddingCollection. path: also a list of directories on several drives, over which rows are
+    striped; the first is the home, and more can be added behind."""
 
     kind: ClassVar[str] = "ssd"
-    path: str
+    path: Union[str, Sequence[str]]
     disk_bytes: Bytes
     memory: Bytes = "256MiB"
 
@@ -238,3 +239,9 @@ class RocksDb(_Options):
 
 
 Store = Union[Memory, Ssd, RocksDb]
+
+
+def store_paths(store: Union[Ssd, RocksDb]) -> List[Any]:
+    """The directories of a store on a disk, the home first."""
+    path: Any = store.path
+    return list(path) if isinstance(path, (list, tuple)) else [path]

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Union
 import numpy as np
 
 from . import _abi
-from .options import Bytes, Memory, RocksDb, Ssd, Store, parse_bytes
+from .options import Bytes, Memory, RocksDb, Ssd, Store, parse_bytes, store_paths
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -33,6 +33,12 @@ def texts(values: Iterable[str], name: str) -> Any:
     return (c_char_p * max(1, len(encoded)))(*encoded)
 
 
+def path_list(values: Iterable[Optional[Path]], name: str) -> bytes:
+    """As the library takes directories: a comma between two, and twice where it is part of one."""
+    parts = [(text(value, name) or b"").replace(b",", b",,") for value in values]
+    return b",".join(b"./" + part if i and part[:1] == b"," else part for i, part in enumerate(parts))
+
+
 def put_store(options: Any, store: Store) -> None:
     """Fills the fields of a store."""
     if not isinstance(store, (Memory, Ssd, RocksDb)):
@@ -44,7 +50,7 @@ def put_store(options: Any, store: Store) -> None:
     if isinstance(store, Memory):
         options.store_path = text(store.snapshot_dir, "store.snapshot_dir")
     else:
-        options.store_path = text(store.path, "store.path")
+        options.store_path = path_list(store_paths(store), "store.path")
         options.store_disk_bytes = parse_bytes(store.disk_bytes, "store.disk_bytes")
 
 

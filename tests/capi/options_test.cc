@@ -81,7 +81,7 @@ hotrow_collection_options Options(const hotrow_table* table) {
   out.max_batch_size = 13;
   out.max_gradient_norm = 17;
   out.store = "ssd";
-  out.store_path = "/somewhere";
+  out.store_path = "/somewhere,/else,,where";
   out.store_memory_bytes = 19;
   out.store_disk_bytes = 23;
   out.cache_bytes = 29;
@@ -153,8 +153,9 @@ TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   const auto options = TakeOptions(Options(&c_table));
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_THAT(options->feature_order, ElementsAre("seen", "bought"));
-  const auto& [path, memory_bytes, disk_bytes] = std::get<SsdStorage>(options->store);
+  const auto& [path, more_paths, memory_bytes, disk_bytes] = std::get<SsdStorage>(options->store);
   EXPECT_EQ(path, "/somewhere");
+  EXPECT_THAT(more_paths, ElementsAre("/else,where"));
   EXPECT_EQ(memory_bytes, 19);
   EXPECT_EQ(disk_bytes, 23);
   // What a collection starts from, and its communicator, come with MakeTables (tables_test.c,

@@ -372,15 +372,17 @@ TEST(TrainerFlagsTest, StoresOnADiskGetBudgetsOfTheirOwn) {
   EXPECT_LT(options.cache_bytes + options.store_bytes, UsableMemoryBytes());
   EXPECT_GT(options.store_bytes, 1 << 20);
   EXPECT_GT(options.disk_bytes, 1 << 20);
-  EXPECT_LT(options.disk_bytes, UsableDiskBytes(options.store_path));
+  EXPECT_LT(options.disk_bytes, UsableDiskBytes({options.store_path}));
   // Files that are there already count as room.
   const std::string dir = test::TempDir();
-  const int64_t before = UsableDiskBytes(dir);
+  const int64_t before = UsableDiskBytes({dir});
   HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/deep"));
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/deep/file", std::string(1 << 20, 'x')));
-  EXPECT_GT(UsableDiskBytes(dir) - *PosixEnv().FreeBytes(dir), (1 << 20) - 1);
+  EXPECT_GT(UsableDiskBytes({dir}) - *PosixEnv().FreeBytes(dir), (1 << 20) - 1);
   EXPECT_GT(before, 0);
-  EXPECT_GT(UsableDiskBytes("/"), 0);
+  EXPECT_GT(UsableDiskBytes({"/"}), 0);
+  // The room of one file system, however many directories lie there.
+  EXPECT_LT(UsableDiskBytes({dir, test::TempDir()}), before + before / 2);
 }
 
 // Parses these flags into `flags` and resolves them.
@@ -412,6 +414,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error({"--store=ssd"}),
               AllOf(HasSubstr("--store=ssd"), HasSubstr("--store_path=DIR")));
+  EXPECT_THAT(error({"--store=ssd", "--store_path=/a,"}),
+              AllOf(HasSubstr("--store_path=/a,"), HasSubstr("empty path")));
   EXPECT_THAT(error({"--store_path=/rows"}),
               AllOf(HasSubstr("--store_path"), HasSubstr("--store=ssd")));
   EXPECT_THAT(error({"--resume"}), AllOf(HasSubstr("--resume"), HasSubstr("--checkpoint_dir=DIR")));

@@ -31,7 +31,9 @@ def train(folder, store, stop):
     os.makedirs(folder, exist_ok=True)
     kinds = {
         "memory": hotrow.Memory("64MiB"),
-        "ssd": hotrow.Ssd(folder + "/rows", disk_bytes="512MiB", memory="64MiB"),
+        "ssd": hotrow.Ssd(
+            [folder + "/rows", folder + "/more,rows"], disk_bytes="512MiB", memory="64MiB"
+        ),
     }
     with hotrow.EmbeddingCollection(
         [hotrow.Table("items", 8, ["item"], optimizer=hotrow.RowwiseAdagrad(lr=0.1))],

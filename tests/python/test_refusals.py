@@ -134,6 +134,7 @@ class RefusalsTest(unittest.TestCase):
         refused(ValueError, "prefetch_depth", prefetch_depth=99)
         refused(ValueError, "resume", resume=True)
         refused(ValueError, "disk_bytes", store=hotrow.Ssd("/tmp/x", disk_bytes=0), cache="8MiB")
+        refused(ValueError, "store.path", store=hotrow.Ssd(["/tmp/x", ""], disk_bytes=1), cache=1)
         refused(ValueError, "tables[0]: dim", [hotrow.Table("items", 0)])
         refused(TypeError, "tables[0]", ["items"])
         refused(TypeError, "tables[0].features", [hotrow.Table("items", 4, "item")])

@@ -107,7 +107,7 @@ TEST(HotrowModelsCliTest, KeysAreAbsentOrNamed) {
     std::vector<std::string> flags = {"--store=" + store, "--checkpoint_dir=" + dir + "/run",
                                       "--checkpoint_every=20", "--keep_checkpoints=3",
                                       "--save_dir=" + dir + "/model"};
-    if (store == "ssd") flags.push_back("--store_path=" + dir + "/tables");
+    if (store == "ssd") flags.push_back("--store_path=" + dir + "/tables," + dir + "/more");
     Train(flags);
     const std::string name = Json({"inspect", dir + "/model", "--json"})["tables"][1]["name"];
     const std::vector<uint64_t> keys = KeysOf(dir + "/model", name, dir + "/out");

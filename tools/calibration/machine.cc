@@ -124,7 +124,7 @@ absl::Status MeasureDisk(CalibrationBench* bench, HardwareProfile* profile) {
   // The rate of single blocks; longer reads may be faster, which plans do not count on.
   profile->ssd_read_bytes_per_second = reads.per_second() * static_cast<double>(kDeviceReadBytes);
   profile->ssd_write_bytes_per_second = measured.write_bytes_per_second;
-  profile->ssd_bytes = static_cast<double>(UsableDiskBytes(bench->options.dir));
+  profile->ssd_bytes = static_cast<double>(UsableDiskBytes({bench->options.dir}));
   return absl::OkStatus();
 }
 
