@@ -16,12 +16,14 @@ hotrow_add_test(
           gemm_cuda_test.cc
           gradient_norm_test.cc
           int8_test.cc
+          layer_norm_test.cc
           linear_term_test.cc
           loss_scale_test.cc
           mlp_test.cc
           ordered_sum_test.cc
           outer_product_test.cc
           padded_dot_test.cc
+          self_attention_test.cc
           target_attention_test.cc
           vec8_test.cc
   DEPS hotrow::ops)
