@@ -6,27 +6,19 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
+#include "models/zoo/histories.h"
 #include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
 
 class FlagSet;
 
-// A feature of the data, as DataFeature has it.
-struct DinFeature {
-  std::string name;
-  std::string table;
-  int64_t max_hotness = 0;
-};
-
 // dropout and batch_norm: of the MLP over all.
 struct DinOptions : ModelOptions {
-  std::vector<DinFeature> features;  // their names, in the order of the data
-  // "HISTORY:TARGET", joined by commas: a feature with many values and what it is looked at for.
-  std::string history;
+  std::vector<ModelFeature> features;          // in the order of the data
+  std::string history;                         // see ParseHistory
   std::vector<int32_t> attention_layer_sizes;  // hidden layers of each attention's MLP
 };
 

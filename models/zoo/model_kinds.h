@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
-#include "models/zoo/din_model.h"
+#include "models/zoo/histories.h"
 #include "models/zoo/layers/model_graph.h"
 #include "ops/products/dense_precision.h"
 
@@ -21,7 +21,7 @@ struct ModelRecipe {
   // The flags that give each dense parameter its meaning, with their values (SavedModel::shape).
   std::vector<std::pair<std::string, std::string>> shape;
   int32_t num_dense = 0;
-  std::vector<DinFeature> features;  // of the data, in batch order
+  std::vector<ModelFeature> features;  // of the data, in batch order
   int32_t num_tasks = 1;
   int32_t table_columns = 0;  // of all tables
   uint64_t seed = 0;          // of the first parameters and of dropout
