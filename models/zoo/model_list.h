@@ -6,6 +6,7 @@
 // programs/NAME_program.cc. The type is in the names of its functions: MakeType in zoo/, RunType in
 // programs/. CMake reads these rows, too.
 #define HOTROW_MODELS(M)                                           \
+  M(bst, Bst, "Behavior Sequence Transformer over histories")      \
   M(dcn, Dcn, "Deep & Cross Network, version 1 or 2")              \
   M(deepfm, DeepFm, "DeepFM: a factorization machine and an MLP")  \
   M(din, Din, "Deep Interest Network: attention over histories")   \

@@ -21,6 +21,7 @@ using test::ProgramResult;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr char kBst[] = HOTROW_BST_BINARY;
 constexpr char kDeepFm[] = HOTROW_DEEPFM_BINARY;
 constexpr char kDcn[] = HOTROW_DCN_BINARY;
 constexpr char kDin[] = HOTROW_DIN_BINARY;
@@ -106,6 +107,7 @@ TEST(ModelCliTest, OtherModelsLearn) {
         Case{kWideDeep, "wide_deep", 0, {"--batch_norm"}},
         Case{kMmoe, "mmoe", 2, {"--num_experts=3", "--expert_layer_sizes=8"}},
         Case{kDin, "din", 0, {"--history=cat_0:cat_1"}},
+        Case{kBst, "bst", 2, {"--history=cat_0:cat_1", "--num_heads=4"}},
         Case{kPnn, "pnn", 2, {"--pnn_products=both", "--cache_bytes=min"}},
         Case{kDlrm, "dlrm", 0, {"--interaction=cat", "--dense_arch_layer_sizes=8-5"}}}) {
     std::vector<std::string> arguments = Small(flags, num_dense);

@@ -2,7 +2,8 @@ hotrow_add_test(
   NAME models_dense_test
   WHOLE
   NO_TSAN
-  SOURCES ctr_model_contract.cc
+  SOURCES bst_model_test.cc
+          ctr_model_contract.cc
           dcn_model_test.cc
           deepfm_model_test.cc
           din_model_test.cc
@@ -58,7 +59,8 @@ hotrow_add_test(
   NO_TSAN
   SOURCES model_cli_test.cc schema_cli_test.cc
   DEPS hotrow::models_cli nlohmann_json::nlohmann_json ZLIB::ZLIB)
-target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"
+target_compile_definitions(model_cli_test PRIVATE HOTROW_BST_BINARY="$<TARGET_FILE:bst>"
+                                                  HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"
                                                   HOTROW_DEEPFM_BINARY="$<TARGET_FILE:deepfm>"
                                                   HOTROW_DIN_BINARY="$<TARGET_FILE:din>"
                                                   HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>"
@@ -67,7 +69,7 @@ target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FI
                                                   HOTROW_WIDE_DEEP_BINARY="$<TARGET_FILE:wide_deep>"
                                                   HOTROW_XDEEPFM_BINARY="$<TARGET_FILE:xdeepfm>"
                                                   HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-add_dependencies(model_cli_test dcn deepfm din dlrm mmoe pnn wide_deep xdeepfm)
+add_dependencies(model_cli_test bst dcn deepfm din dlrm mmoe pnn wide_deep xdeepfm)
 
 # A minute of a process that may not have the memory that its tables take.
 add_test(NAME TrainMemoryLimit

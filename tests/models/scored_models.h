@@ -154,6 +154,7 @@ inline std::vector<Kind> Kinds() {
       {"pnn", with({{"pnn_products", "both"}})},
       {"din", with({{"history", "tags:item"}, {"attention_layer_sizes", "7"}})},
       {"mmoe", with({{"num_experts", "3"}, {"expert_layer_sizes", "8"}})},
+      {"bst", with({{"history", "tags:item"}, {"num_heads", "2"}, {"num_blocks", "2"}})},
   };
 }
 

@@ -21,6 +21,7 @@
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer.h"
+#include "models/zoo/bst_model.h"
 #include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "tests/support/failing_threads.h"
@@ -66,23 +67,36 @@ ModelFactory SmallDlrm(const TrainerOptions& options, bool batch_norm = false) {
   };
 }
 
-// A DIN whose history shares a table with its target.
-ModelFactory SmallDin(const TrainerOptions& options) {
-  return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    DinOptions din = {{.num_dense = schema.num_dense,
-                       .num_sparse = static_cast<int32_t>(schema.features.size()),
-                       .embedding_dim = options.embedding_dim,
-                       .over_arch_layer_sizes = {16, 1},
-                       .dropout = 0.1f,
-                       .seed = options.seed,
-                       .max_batch_size = options.batch_size}};
-    din.history = "cat_0:cat_1";
-    din.attention_layer_sizes = {8};
+// A model over a history that shares a table with its target.
+template <typename Options>
+ModelFactory OverHistory(const TrainerOptions& options, const Options& own,
+                         absl::StatusOr<std::unique_ptr<GraphModel>> (*create)(
+                             const Options& options, const ExecContext& ctx)) {
+  return [=](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+    Options model = own;
+    model.num_dense = schema.num_dense;
+    model.num_sparse = static_cast<int32_t>(schema.features.size());
+    model.embedding_dim = options.embedding_dim;
+    model.over_arch_layer_sizes = {16, 1};
+    model.dropout = 0.1f;
+    model.seed = options.seed;
+    model.max_batch_size = options.batch_size;
+    model.history = "cat_0:cat_1";
     for (const DataFeature& feature : schema.features) {
-      din.features.push_back({feature.name, feature.table, feature.max_hotness});
+      model.features.push_back({feature.name, feature.table, feature.max_hotness});
     }
-    return DinModel::Create(din);
+    return create(model, {});
   };
+}
+ModelFactory SmallDin(const TrainerOptions& options) {
+  DinOptions own;
+  own.attention_layer_sizes = {8};
+  return OverHistory(options, own, DinModel::Create);
+}
+ModelFactory SmallBst(const TrainerOptions& options) {
+  BstOptions own;
+  own.num_heads = 2;
+  return OverHistory(options, own, BstModel::Create);
 }
 
 using FactoryOf = std::function<ModelFactory(const TrainerOptions& options)>;
@@ -173,16 +187,18 @@ TEST(TrainerRanksTest, BatchNormSeesTheWholeBatch) {
 
 TEST(TrainerRanksTest, HistoriesTravelRowByRow) {
   const TrainerOptions options = SmallOptions();
-  const TrainReport one = RunAlike(1, options, 1, kSpec, SmallDin);
-  for (const int ranks : {2, 5}) {
-    SCOPED_TRACE(ranks);
-    const TrainReport many = RunAlike(ranks, options, 1, kSpec, SmallDin);
-    EXPECT_EQ(many.rows(), one.rows());
-    EXPECT_NEAR(many.test.auc, one.test.auc, 1e-3);
-    EXPECT_NEAR(many.train_logloss, one.train_logloss, 1e-4);
-    const TrainReport again = RunAlike(ranks, options, 2, kSpec, SmallDin);
-    EXPECT_EQ(again.dense_hash, many.dense_hash);
-    EXPECT_EQ(again.digest.hash, many.digest.hash);
+  for (const auto& factory_of : {SmallDin, SmallBst}) {
+    const TrainReport one = RunAlike(1, options, 1, kSpec, factory_of);
+    for (const int ranks : {2, 5}) {
+      SCOPED_TRACE(ranks);
+      const TrainReport many = RunAlike(ranks, options, 1, kSpec, factory_of);
+      EXPECT_EQ(many.rows(), one.rows());
+      EXPECT_NEAR(many.test.auc, one.test.auc, 1e-3);
+      EXPECT_NEAR(many.train_logloss, one.train_logloss, 1e-4);
+      const TrainReport again = RunAlike(ranks, options, 2, kSpec, factory_of);
+      EXPECT_EQ(again.dense_hash, many.dense_hash);
+      EXPECT_EQ(again.digest.hash, many.digest.hash);
+    }
   }
 }
 

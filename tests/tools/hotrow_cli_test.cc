@@ -119,19 +119,19 @@ TEST(HotrowCliTest, WrongUsageIsOneLineAndStatusTwo) {
 }
 
 TEST(HotrowCliTest, TrainIsTheProgramOfTheModel) {
-  EXPECT_THAT(RunHotrow({"train", "--help"}).out, HasSubstr("Models: dcn, deepfm"));
+  EXPECT_THAT(RunHotrow({"train", "--help"}).out, HasSubstr("Models: bst, dcn"));
   const ProgramResult help = RunHotrow({"train", "dlrm", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: dlrm"), HasSubstr("--interaction")));
   // A line for each model, its name first.
   EXPECT_THAT(RunHotrow({"train", "--list"}).out,
-              AllOf(StartsWith("dcn        Deep & Cross"), HasSubstr("\nwide_deep  Wide & Deep"),
-                    HasSubstr("\nxdeepfm    xDeepFM")));
+              AllOf(StartsWith("bst        Behavior"), HasSubstr("\ndcn        Deep & Cross"),
+                    HasSubstr("\nwide_deep  Wide & Deep"), HasSubstr("\nxdeepfm    xDeepFM")));
   EXPECT_THAT(RunHotrow({"train", "dlrm", "--help=tiers"}).out,
               StartsWith("Tiers\n  --store=KIND"));
   EXPECT_THAT(RunHotrow({"serve", "--help=batch"}).out, StartsWith("Batches\n  --batch"));
-  ExpectRefused({"train"}, HasSubstr("which model? There are: dcn, deepfm"));
-  ExpectRefused({"train", "resnet"}, HasSubstr("no model \"resnet\"; there are: dcn"));
+  ExpectRefused({"train"}, HasSubstr("which model? There are: bst, dcn"));
+  ExpectRefused({"train", "resnet"}, HasSubstr("no model \"resnet\"; there are: bst"));
   test::ExpectOneLineError(RunHotrow({"train", "dcn", "--dnc_version=1"}), 2,
                            AllOf(StartsWith("dcn: "), HasSubstr("did you mean --dcn_version")));
 }
