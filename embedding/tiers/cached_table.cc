@@ -380,8 +380,8 @@ absl::Status CachedTable::Flush() {
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBackHeld());
   std::unique_lock<std::mutex> lock(cache_->mutex());
   LetAllGo();
-  // A tight store's rows are written beside the pipeline, which may fill a step or give one up. On a
-  // device the stream keeps these apart, and an index of the device takes the lock to write.
+  // A tight store's rows are written beside the pipeline, which may fill a step or give one up. On
+  // a device the stream keeps these apart, and an index of the device takes the lock to write.
   if (cache_->staged()) lock.unlock();
   return cache_->stream().RunAndWait(ExecContext(), [this](const ExecContext& here) {
     return cache_->get()->ForEachDirty(

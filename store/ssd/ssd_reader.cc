@@ -91,7 +91,7 @@ void SsdFindLane::Loop() {
     changed_.wait(lock, [&] { return stop_ || job_ != nullptr; });
     if (stop_) return;
     lock.unlock();
-    absl::Status status = job_();
+    absl::Status status = Caught("reading rows", job_);
     lock.lock();
     status_ = std::move(status);
     job_ = nullptr;
@@ -358,14 +358,17 @@ absl::Status SsdReader::ReadWanted(SsdFindContext& context, std::span<std::byte*
   const auto has_job = [&](const SsdFindLane& lane) {
     return context.threads && &lane != &first && !lane.wanted.empty();
   };
-  for (SsdFindLane& lane : context.lanes) {
-    if (!has_job(lane)) continue;
-    lane.Begin([this, keys, &lane, rows] { return ReadLane(keys, lane, rows); });
-  }
-  absl::Status status;
-  for (SsdFindLane& lane : context.lanes) {
-    if (!has_job(lane) && status.ok()) status = ReadLane(keys, lane, rows);
-  }
+  // All jobs are waited for, since they use what the caller has.
+  absl::Status status = Caught("reading rows", [&]() -> absl::Status {
+    for (SsdFindLane& lane : context.lanes) {
+      if (!has_job(lane)) continue;
+      lane.Begin([this, keys, &lane, rows] { return ReadLane(keys, lane, rows); });
+    }
+    for (SsdFindLane& lane : context.lanes) {
+      if (!has_job(lane)) HOTROW_RETURN_IF_ERROR(ReadLane(keys, lane, rows));
+    }
+    return absl::OkStatus();
+  });
   for (SsdFindLane& lane : context.lanes) {
     if (has_job(lane)) status.Update(lane.Wait());
   }
