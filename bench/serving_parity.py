@@ -37,6 +37,7 @@ MODELS = {
     "pnn": ["--over_arch_layer_sizes=32-1", "--pnn_products=both"],
     "din": ["--over_arch_layer_sizes=32-1", "--history=genres:movie_id"],
     "bst": ["--over_arch_layer_sizes=32-1", "--history=genres:movie_id"],
+    "hstu": ["--over_arch_layer_sizes=32-1", "--history=genres:movie_id"],
     "mmoe": ["--over_arch_layer_sizes=16-1", "--expert_layer_sizes=16"],
 }
 
@@ -52,10 +53,10 @@ def read(path, header, separator):
 def cases(data):
     frappe, movies = data / "frappe", data / "ml-1m" / "ml1m_ctr.csv.gz"
     criteo, census = data / "criteo", data / "census" / "census-income.gz"
-    one_label = [model for model in MODELS if model not in ("din", "bst", "mmoe")]
+    one_label = [model for model in MODELS if model not in ("din", "bst", "hstu", "mmoe")]
     for model in one_label:
         yield model, f"frappe:{frappe}", read(frappe / "test.csv.gz", True, ",")
-    for model in one_label + ["din", "bst"]:
+    for model in one_label + ["din", "bst", "hstu"]:
         yield model, f"ml1m:{movies}", read(movies, True, ",")
     yield "mmoe", f"ml1m-tasks:{movies}", read(movies, True, ",")
     for model in one_label:

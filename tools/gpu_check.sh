@@ -279,7 +279,7 @@ step_sanitizer() {
 # A GPU learns what the CPU learns.
 step_models() {
   local model flags precision models
-  mapfile -t models < <(grep -vx bst "$bundle/bin/models.txt")  # which works on the CPU only
+  mapfile -t models < <(grep -vxE 'bst|hstu' "$bundle/bin/models.txt")  # which work on the CPU only
   local data=(--data=synthetic:tables=6,rows=2000,dense=4,hotness=1-3,samples=60k,valid=4k,test=20k --batch_size=1024)
   if [[ $toy -eq 1 ]]; then
     models=(deepfm mmoe)

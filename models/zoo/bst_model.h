@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "models/zoo/histories.h"
+#include "models/zoo/layers/history_encoder.h"
 #include "models/zoo/layers/model_graph.h"
 
 namespace hotrow {
@@ -29,7 +31,7 @@ struct BstOptions : ModelOptions {
 //   the others      as DIN reads them
 // Here the target's row stands for the sequence; the paper has all rows side by side, padded. On
 // the CPU.
-// Parts: "transformer", "mlp".
+// Parts: "sequence", "mlp".
 class BstModel {
  public:
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const BstOptions& options,
@@ -38,6 +40,13 @@ class BstModel {
 
 // The flags of this model alone; `options` outlives `set`.
 void AddBstFlags(BstOptions* options, FlagSet* set);
+
+// The same model of other blocks; maps_of_block: layer ids that each takes.
+absl::StatusOr<std::unique_ptr<GraphModel>> CreateOfBlocks(std::string_view name,
+                                                           const BstOptions& options,
+                                                           int32_t maps_of_block,
+                                                           MakeSequenceBlock make_block,
+                                                           const ExecContext& ctx);
 
 }  // namespace hotrow
 

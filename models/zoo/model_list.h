@@ -11,6 +11,7 @@
   M(deepfm, DeepFm, "DeepFM: a factorization machine and an MLP")  \
   M(din, Din, "Deep Interest Network: attention over histories")   \
   M(dlrm, Dlrm, "DLRM: dot products of all pairs of vectors")      \
+  M(hstu, Hstu, "HSTU: gated blocks of attention over histories")  \
   M(mmoe, Mmoe, "MMoE: several tasks over a mixture of experts")   \
   M(pnn, Pnn, "PNN: inner or outer products of vectors")           \
   M(wide_deep, WideDeep, "Wide & Deep: a linear model and an MLP") \

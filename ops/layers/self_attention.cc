@@ -106,10 +106,10 @@ absl::Status SelfAttentionArgs::Validate() const {
       absl::StrCat(kAttention, ": normalizers are of kSoftmax and must be null"));
 }
 
-int64_t SelfAttentionGradWorkspaceBytes(const SelfAttentionArgs& forward) {
-  if (forward.position_bias == nullptr) return 0;
-  return RoundUp(CeilDiv(forward.batch_size, internal::kSelfAttentionChunkSamples) *
-                     (2 * forward.num_positions - 1) * static_cast<int64_t>(sizeof(double)),
+int64_t SelfAttentionGradWorkspaceBytes(int64_t batch_size, int64_t num_positions) {
+  if (num_positions == 0) return 0;
+  return RoundUp(CeilDiv(batch_size, internal::kSelfAttentionChunkSamples) *
+                     (2 * num_positions - 1) * static_cast<int64_t>(sizeof(double)),
                  kBufferAlignment);
 }
 
@@ -118,8 +118,10 @@ absl::Status SelfAttentionGradArgs::Validate() const {
   if (forward.position_bias != nullptr && position_bias_gradient == nullptr) {
     return NullField(kAttentionGrad, "position_bias_gradient");
   }
-  HOTROW_RETURN_IF_ERROR(internal::CheckWorkspace(kAttentionGrad, workspace, workspace_bytes,
-                                                  SelfAttentionGradWorkspaceBytes(forward)));
+  const int64_t num_positions = forward.position_bias == nullptr ? 0 : forward.num_positions;
+  HOTROW_RETURN_IF_ERROR(
+      internal::CheckWorkspace(kAttentionGrad, workspace, workspace_bytes,
+                               SelfAttentionGradWorkspaceBytes(forward.batch_size, num_positions)));
   if (forward.batch_size == 0) return absl::OkStatus();
   const int64_t columns = int64_t{forward.num_heads} * forward.head_dim;
   HOTROW_RETURN_IF_ERROR(

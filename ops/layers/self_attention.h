@@ -111,8 +111,8 @@ struct SelfAttentionArgs {
 };
 absl::Status SelfAttention(const ExecContext& ctx, const SelfAttentionArgs& args);
 
-// What SelfAttentionGrad needs: nothing without position_bias.
-int64_t SelfAttentionGradWorkspaceBytes(const SelfAttentionArgs& forward);
+// What SelfAttentionGrad needs. num_positions: 0 without position_bias.
+int64_t SelfAttentionGradWorkspaceBytes(int64_t batch_size, int64_t num_positions);
 
 // The gradients of queries, keys and values lie as these do. Weights are made again, from scores.
 struct SelfAttentionGradArgs {

@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/zoo/hstu_model.h"
 #include "models/zoo/layers/history_encoder.h"
 #include "models/zoo/layers/sequence_blocks.h"
 #include "ops/layers/layer_norm.h"
@@ -107,7 +108,7 @@ std::vector<double> Norm(const std::vector<double>& x, const double* parameters)
 
 // By the text of the paper, in double: what a block makes of the rows of one sequence.
 Vectors BlockReference(const TransformerBlock& block, const double* parameters, const Vectors& x) {
-  const auto map = [&](const TransformerBlock::Map& of, const std::vector<int32_t>& sizes,
+  const auto map = [&](const SequenceMap& of, const std::vector<int32_t>& sizes,
                        const std::vector<double>& row) {
     return test::MlpReference(*of.mlp, sizes, parameters + of.offset, row, false);
   };
@@ -148,10 +149,58 @@ Vectors BlockReference(const TransformerBlock& block, const double* parameters, 
   return out;
 }
 
+// The same for HSTU.
+Vectors BlockReference(const HstuBlock& block, const double* parameters, const Vectors& x) {
+  const auto silu = [](double of) { return of / (1 + std::exp(-of)); };
+  Vectors activated;  // u, v, q, k
+  for (const std::vector<double>& row : x) {
+    activated.push_back(test::MlpReference(*block.projections().mlp, {4 * kColumns},
+                                           parameters + block.projections().offset,
+                                           Norm(row, parameters + block.first_norm()), false));
+    for (double& value : activated.back()) value = silu(value);
+  }
+  constexpr size_t kWidth = kColumns / kHeads;
+  Vectors out;
+  for (size_t i = 0; i < x.size(); ++i) {
+    std::vector<double> attended(kColumns);
+    for (size_t first = 0; first < kColumns; first += kWidth) {
+      for (size_t j = 0; j <= i; ++j) {
+        double score = parameters[block.position_bias() + kLongest + static_cast<int64_t>(i - j)];
+        for (size_t c = first; c < first + kWidth; ++c) {
+          score += activated[i][2 * kColumns + c] * activated[j][3 * kColumns + c];
+        }
+        for (size_t c = first; c < first + kWidth; ++c) {
+          attended[c] += silu(score) / (kLongest + 1) * activated[j][kColumns + c];
+        }
+      }
+    }
+    std::vector<double> gated = Norm(attended, parameters + block.second_norm());
+    for (size_t c = 0; c < kColumns; ++c) gated[c] *= activated[i][c];
+    out.push_back(test::MlpReference(*block.output().mlp, {kColumns},
+                                     parameters + block.output().offset, gated, false));
+    for (size_t c = 0; c < kColumns; ++c) out.back()[c] += x[i][c];
+  }
+  return out;
+}
+
+Vectors BlockReference(const SequenceBlock& block, const double* parameters, const Vectors& x) {
+  const auto* const hstu = dynamic_cast<const HstuBlock*>(&block);
+  return hstu != nullptr
+             ? BlockReference(*hstu, parameters, x)
+             : BlockReference(dynamic_cast<const TransformerBlock&>(block), parameters, x);
+}
+
+// BST and HSTU: the same model of other blocks.
+using CreateModel = absl::StatusOr<std::unique_ptr<GraphModel>> (*)(const BstOptions& options,
+                                                                    const ExecContext& ctx);
+class BstModelTest : public testing::TestWithParam<CreateModel> {};
+INSTANTIATE_TEST_SUITE_P(Blocks, BstModelTest, testing::Values(BstModel::Create, HstuModel::Create),
+                         [](const auto& info) { return info.index == 0 ? "Bst" : "Hstu"; });
+
 double ReferenceLogit(const GraphModel& model, const double* parameters, const float* dense,
                       const double* pooled, const Vectors& watched, const Vectors& genres,
                       const std::vector<double>& movie) {
-  const GraphModel::Part part = model.FindPart("transformer");
+  const GraphModel::Part part = model.FindPart("sequence");
   const auto& encoder = dynamic_cast<const HistoryEncoder&>(*part.layer);
   const double* const own = parameters + part.offset;
   const double* const user = pooled;
@@ -170,8 +219,7 @@ double ReferenceLogit(const GraphModel& model, const double* parameters, const f
     x.push_back(std::move(row));
   }
   for (size_t l = 0; l < 2; ++l) {
-    x = BlockReference(dynamic_cast<const TransformerBlock&>(encoder.block(l)),
-                       own + encoder.block_offset(l), x);
+    x = BlockReference(encoder.block(l), own + encoder.block_offset(l), x);
   }
   std::vector<double> all = x.back();
   all.insert(all.end(), user, user + kDim);
@@ -193,13 +241,12 @@ absl::Status Pass(const ExecContext& ctx, GraphModel& model, Batch& batch,
   return model.Backward(ctx, logit_gradient, embedding_gradient->data(), {});
 }
 
-TEST(BstModelTest, ForwardAndBackwardMatchTheReference) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, BstModel::Create(SmallOptions()));
+TEST_P(BstModelTest, ForwardAndBackwardMatchTheReference) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, GetParam()(SmallOptions(), {}));
   EXPECT_EQ(model->unpooled_features(), std::vector<int32_t>({0, 2, 3}));
   RandomStream random(5, RandomPurpose::kTest);
-  const GraphModel::Part part = model->FindPart("transformer");
-  for (int64_t i = 0; i < (kLongest + 1) * kColumns; ++i) {  // positions, which start at zero
-    model->parameters()[static_cast<size_t>(part.offset + i)] = random.Normal();
+  for (float& parameter : model->parameters()) {
+    if (parameter == 0) parameter = random.Normal();  // positions and biases, which start at zero
   }
   Batch batch = RandomBatch(6, 1);
   std::vector<float> logits, embedding_gradient;
@@ -253,13 +300,13 @@ TEST(BstModelTest, ForwardAndBackwardMatchTheReference) {
   check(&rows[2], batch.gradients[2], "row of the genres");
 }
 
-TEST(BstModelTest, EqualBitsOnAnyPool) {
+TEST_P(BstModelTest, EqualBitsOnAnyPool) {
   BstOptions options = SmallOptions();
   options.max_batch_size = 200;
   std::vector<std::vector<uint32_t>> bits;
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
-    HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, BstModel::Create(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, GetParam()(options, {}));
     Batch batch = RandomBatch(200, 4);
     std::vector<float> logits, embedding_gradient;
     HOTROW_ASSERT_OK(Pass({.pool = &pool}, *model, batch, &logits, &embedding_gradient));
@@ -275,8 +322,8 @@ TEST(BstModelTest, EqualBitsOnAnyPool) {
 }
 
 // As a rank's slice may be.
-TEST(BstModelTest, AnEmptyBatchHasGradientsOfZero) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, BstModel::Create(SmallOptions()));
+TEST_P(BstModelTest, AnEmptyBatchHasGradientsOfZero) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, GetParam()(SmallOptions(), {}));
   std::vector<float> logits, embedding_gradient;
   Batch full = RandomBatch(4, 5);
   HOTROW_ASSERT_OK(Pass({}, *model, full, &logits, &embedding_gradient));
@@ -288,8 +335,8 @@ TEST(BstModelTest, AnEmptyBatchHasGradientsOfZero) {
   EXPECT_TRUE(std::ranges::all_of(model->gradients(), [](float g) { return g == 0; }));
 }
 
-TEST(BstModelTest, TheLossFalls) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, BstModel::Create(SmallOptions()));
+TEST_P(BstModelTest, TheLossFalls) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, GetParam()(SmallOptions(), {}));
   Batch batch = RandomBatch(8, 6);
   const auto label = [&](size_t b) { return b % 3 == 0 ? 1.0f : 0.0f; };
   std::vector<double> losses;
@@ -317,8 +364,8 @@ TEST(BstModelTest, TheLossFalls) {
   EXPECT_LT(losses.back(), 0.7 * losses.front());
 }
 
-TEST(BstModelTest, HistoriesOfOneSampleHaveOneLength) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, BstModel::Create(SmallOptions()));
+TEST_P(BstModelTest, HistoriesOfOneSampleHaveOneLength) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto model, GetParam()(SmallOptions(), {}));
   Batch batch = RandomBatch(4, 7);
   batch.offsets[2][1] += 1;  // the genre of sample 1 is sample 0's
   std::vector<float> logits, embedding_gradient;
@@ -327,12 +374,12 @@ TEST(BstModelTest, HistoriesOfOneSampleHaveOneLength) {
                        HasSubstr("sample 0 has 0 values of watched and 1 of watched_genres")));
 }
 
-TEST(BstModelTest, NamesTheFlagWhenOptionsDoNotFit) {
+TEST_P(BstModelTest, NamesTheFlagWhenOptionsDoNotFit) {
   const auto error = [](const std::function<void(BstOptions&)>& change,
                         const ExecContext& ctx = {}) {
     BstOptions options = SmallOptions();
     change(options);
-    return std::string(BstModel::Create(options, ctx).status().message());
+    return std::string(GetParam()(options, ctx).status().message());
   };
   EXPECT_THAT(error([](BstOptions& o) { o.history = ""; }), HasSubstr("--history is empty"));
   EXPECT_THAT(error([](BstOptions& o) { o.num_heads = 3; }),
@@ -347,7 +394,7 @@ TEST(BstModelTest, NamesTheFlagWhenOptionsDoNotFit) {
   // No part is made for a GPU, so none is needed to hear of it.
   EXPECT_THAT(
       error([](BstOptions&) {}, {.device = Device::kCuda}),
-      AllOf(HasSubstr("--device=cuda"), HasSubstr("use --device=cpu"), HasSubstr("transformer")));
+      AllOf(HasSubstr("--device=cuda"), HasSubstr("use --device=cpu"), HasSubstr("sequence")));
 }
 
 }  // namespace

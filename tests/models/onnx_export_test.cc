@@ -76,6 +76,7 @@ std::vector<Kind> Kinds() {
           {"pnn", {{"pnn_products", "both"}}},
           {"din", {{"history", "f0:f1"}, {"attention_layer_sizes", "6"}}},
           {"bst", {{"history", "f0:f1"}, {"num_heads", "2"}, {"num_blocks", "2"}}},
+          {"hstu", {{"history", "f0:f1"}, {"num_heads", "2"}, {"num_blocks", "2"}}},
           {"mmoe", {{"num_experts", "2"}, {"expert_layer_sizes", "6"}}}};
 }
 

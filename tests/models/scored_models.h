@@ -155,6 +155,7 @@ inline std::vector<Kind> Kinds() {
       {"din", with({{"history", "tags:item"}, {"attention_layer_sizes", "7"}})},
       {"mmoe", with({{"num_experts", "3"}, {"expert_layer_sizes", "8"}})},
       {"bst", with({{"history", "tags:item"}, {"num_heads", "2"}, {"num_blocks", "2"}})},
+      {"hstu", with({{"history", "tags:item"}, {"num_heads", "3"}, {"num_blocks", "2"}})},
   };
 }
 

@@ -452,7 +452,7 @@ TEST(ScorerFormsTest, WhatCannotBeScoredIsNamed) {
   model.Edit([](nlohmann::ordered_json& json) { json["model"] = "another"; });
   EXPECT_THAT(
       Scorer::Open({.model = model.dir}),
-      refused("there is no model \"another\" here, only bst, dcn, deepfm, din, dlrm, mmoe"));
+      refused("there is no model \"another\" here, only bst, dcn, deepfm, din, dlrm, hstu, mmoe"));
 }
 
 TEST(ScorerFormsTest, MalformedRequestsAreNamed) {

@@ -24,6 +24,7 @@ hotrow_add_test(
           outer_product_test.cc
           padded_dot_test.cc
           self_attention_test.cc
+          silu_test.cc
           target_attention_test.cc
           vec8_test.cc
   DEPS hotrow::ops)

@@ -173,7 +173,7 @@ struct Problem {
   void Run(ThreadPool* pool) {
     const SelfAttentionArgs forward = Args();
     HOTROW_ASSERT_OK(SelfAttention(test::OnPool(pool), forward));
-    const int64_t bytes = SelfAttentionGradWorkspaceBytes(forward);
+    const int64_t bytes = SelfAttentionGradWorkspaceBytes(forward.batch_size, shape.num_positions);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto workspace, HostBuffer<std::byte>::Create(bytes));
     HOTROW_ASSERT_OK(SelfAttentionGrad(
         test::OnPool(pool),

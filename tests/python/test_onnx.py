@@ -52,6 +52,7 @@ MODELS = {
     "pnn_both": ["pnn", "--pnn_products=both"],
     "din": ["din", f"--history={HISTORY}:item", "--attention_layer_sizes=8-4"],
     "bst": ["bst", f"--history={HISTORY}:item", "--num_heads=5", "--num_blocks=2"],
+    "hstu": ["hstu", f"--history={HISTORY}:item", "--num_blocks=3"],
     "mmoe": ["mmoe", "--num_experts=3", "--expert_layer_sizes=9-6", "--batch_norm"],
     "mmoe_shared_bottom": ["mmoe", "--num_experts=1", "--expert_layer_sizes=9-6"],
     "fp16_rows": ["dlrm", "--dense_arch_layer_sizes=9-5", "--weights_precision=fp16"],

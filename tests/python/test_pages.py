@@ -27,7 +27,7 @@ SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "hotrow.torch"))
 ON_GPU = os.environ.get("HOTROW_TEST_DEVICE") == "cuda"  # as torch_or_skip.py has it
 EMULATED = bool(os.environ.get("HOTROW_EMULATED_GPU"))
-MODELS = ("dlrm", "deepfm", "dcn", "wide_deep", "xdeepfm", "pnn", "din", "bst", "mmoe")
+MODELS = ("dlrm", "deepfm", "dcn", "wide_deep", "xdeepfm", "pnn", "din", "bst", "hstu", "mmoe")
 
 # Flags of other programs that pages name.
 OTHERS = {

@@ -99,7 +99,7 @@ absl::StatusOr<std::string> HistoryEncoder::ToOnnx(const LayerOnnx& onnx) const 
   const std::string table =
       graph.Floats(name + "/positions", {num_positions(), columns_},
                    {onnx.parameters, static_cast<size_t>(num_positions() * columns_)});
-  // Numbers of rows: length - index, [B, L].
+  // Numbers of rows: length - index.
   const std::string there = graph.Add("Cast", name + "/there", {mask}, {{"to", kOnnxInt64}});
   const std::string length = graph.ReduceSum(name + "/length", there, 1, /*keep_axis=*/true);
   const std::string size =
@@ -109,9 +109,9 @@ absl::StatusOr<std::string> HistoryEncoder::ToOnnx(const LayerOnnx& onnx) const 
   index = graph.Unsqueeze(name + "/index_of_row", index, 1);  // [L, 1]
   std::string numbers = graph.Add("Sub", name + "/before", {length, index});
   numbers = graph.Add("Max", name + "/not_behind", {numbers, zero});
-  numbers = graph.Add("Min", name + "/not_beyond", {numbers, last});
-  numbers = graph.Reshape(name + "/numbers", numbers, {0, 0});
-  const std::string of_rows = graph.Add("Gather", name + "/of_rows", {table, numbers});
+  numbers = graph.Add("Min", name + "/not_beyond", {numbers, last});  // [B, L, 1]
+  const std::string of_rows = graph.Add("Gather", name + "/of_rows",
+                                        {table, graph.Reshape(name + "/numbers", numbers, {0, 0})});
   const std::string of_target = graph.Add("Gather", name + "/of_target", {table, zero});  // [E]
   const std::string rows =
       graph.Add("Add", name + "/rows", {graph.Concat(name + "/histories", histories, 2), of_rows});
@@ -127,8 +127,8 @@ absl::StatusOr<std::string> HistoryEncoder::ToOnnx(const LayerOnnx& onnx) const 
                    {{"perm", std::vector<int64_t>{0, 2, 1}}});
   keys = graph.Unsqueeze(name + "/keys", keys, 1);  // [B, 1, 1, L + 1]
   for (size_t l = 0; l < blocks_.size(); ++l) {
-    x = blocks_[l]->ToOnnx(graph, absl::StrCat(name, "/block", l), onnx.parameters + offsets_[l], x,
-                           keys);
+    x = blocks_[l]->ToOnnx(graph, absl::StrCat(name, "/block", l), onnx.parameters + offsets_[l],
+                           {.x = x, .mask = keys, .numbers = numbers, .length = length});
   }
   x = graph.Slice(name + "/last", x, 1, -1, std::numeric_limits<int64_t>::max());
   return graph.Reshape(name + "/output", x, {0, columns_});
