@@ -90,10 +90,13 @@ class CaseReporter : public testing::EmptyTestEventListener {
     // process lists the others.
     ++unchecked_;
     if (leaked_) return;
-    // A check stops all threads and walks the heap. Where that takes long it gets a tenth of the
-    // time, and not each case has its own.
+    // A check stops all threads and walks the heap. Where that takes long it gets half a second and
+    // then a tenth of the time, and not each case has its own.
     const auto begin = std::chrono::steady_clock::now();
-    if (last_check_ > std::chrono::milliseconds(20) && checks_ > (begin - begin_) / 10) return;
+    if (last_check_ > std::chrono::milliseconds(20) && checks_ > std::chrono::milliseconds(500) &&
+        checks_ > (begin - begin_) / 10) {
+      return;
+    }
     const bool leaks = __lsan_do_recoverable_leak_check() != 0;
     last_check_ = std::chrono::steady_clock::now() - begin;
     checks_ += last_check_;
