@@ -63,6 +63,7 @@ TEST(SelfAttentionTest, ATargetIsAppendedAndRowsCountFromIt) {
   EXPECT_EQ(dpositions, (std::vector<float>{101'100, 202'200, 9, 10'011, 20'022, 9}));
   // Of three positions each row has its own number.
   dpositions.assign(9, 9.0f);
+  grad.position_gradient = dpositions.data();
   grad.num_positions = 3;
   grad.target_gradient = nullptr;
   HOTROW_ASSERT_OK(AppendTargetGrad({}, grad));
