@@ -22,10 +22,11 @@ constexpr char kExamples[] =
 }  // namespace
 
 int RunBst(int argc, const char* const* argv) {
+  const BstOptions options = {{.over_arch_layer_sizes = {256, 128, 1}}};
   return RunModelProgram<BstOptions>({.name = "bst",
                                       .summary = kSummary,
                                       .examples = kExamples,
-                                      .options = {{.over_arch_layer_sizes = {256, 128, 1}}},
+                                      .options = options,
                                       .add_flags = AddBstFlags,
                                       .create = BstModel::Create},
                                      argc, argv);
