@@ -88,15 +88,16 @@ inline TrainerOptions SmallRun() {
 // A DLRM with dropout, whose draws depend on the step, and batch norm, which keeps statistics.
 inline ModelFactory SmallModel(const TrainerOptions& options) {
   return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return DlrmModel::Create({{.num_dense = schema.num_dense,
-                               .num_sparse = static_cast<int32_t>(schema.features.size()),
-                               .embedding_dim = options.embedding_dim,
-                               .over_arch_layer_sizes = {8, 1},
-                               .dropout = 0.25f,
-                               .batch_norm = true,
-                               .seed = options.seed,
-                               .max_batch_size = options.batch_size},
-                              {8, options.embedding_dim}});
+    const DlrmOptions network = {{.num_dense = schema.num_dense,
+                                  .num_sparse = static_cast<int32_t>(schema.features.size()),
+                                  .embedding_dim = options.embedding_dim,
+                                  .over_arch_layer_sizes = {8, 1},
+                                  .dropout = 0.25f,
+                                  .batch_norm = true,
+                                  .seed = options.seed,
+                                  .max_batch_size = options.batch_size},
+                                 {8, options.embedding_dim}};
+    return DlrmModel::Create(network);
   };
 }
 

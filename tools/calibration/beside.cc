@@ -42,13 +42,14 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
   options.prefetch_depth = 1;
   HOTROW_ASSIGN_OR_RETURN(const auto tables, EmbeddingCollection::Create(options, bench->ctx));
   constexpr int32_t kDense = 13;
-  HOTROW_ASSIGN_OR_RETURN(const auto model,
-                          DlrmModel::Create({{.num_dense = kDense,
-                                              .num_sparse = kClickTables,
-                                              .embedding_dim = dim,
-                                              .over_arch_layer_sizes = {512, 256, 1},
-                                              .max_batch_size = kClickBatch},
-                                             {512, 256, dim}}));
+  // A name, not a temporary: GCC warns of members that are initialized in one.
+  const DlrmOptions network = {{.num_dense = kDense,
+                                .num_sparse = kClickTables,
+                                .embedding_dim = dim,
+                                .over_arch_layer_sizes = {512, 256, 1},
+                                .max_batch_size = kClickBatch},
+                               {512, 256, dim}};
+  HOTROW_ASSIGN_OR_RETURN(const auto model, DlrmModel::Create(network));
   const std::vector<float> dense(static_cast<size_t>(kClickBatch * kDense), 0.1f);
   const auto floats = static_cast<size_t>(kClickBatch * tables->pooled_dim());
   std::vector<float> pooled(floats);
