@@ -89,7 +89,7 @@ class ServingTest(unittest.TestCase):
     def test_json(self):
         body = {"id": "7", "outputs": [{"name": "logits"}],
                 "inputs": [{"name": "lines", "datatype": "BYTES", "shape": [LINES],
-                            "data": self.lines}]}
+                            "data": list(self.lines)}]}
         url = f"http://{self.address}/v2/models/dlrm/infer"
         with urllib.request.urlopen(url, json.dumps(body).encode("utf-8"), timeout=60) as reply:
             answer = json.load(reply)
