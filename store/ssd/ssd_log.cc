@@ -163,6 +163,7 @@ absl::Status SsdLog::CreateSegment(uint32_t slot, uint32_t directory) {
 }
 
 absl::Status SsdLog::RemoveSegment(uint32_t slot) {
+  HOTROW_RETURN_IF_ERROR(CheckInPlace());
   const std::string path = SegmentPath(slot);
   segments_[slot].reset();
   --num_files_;

@@ -198,6 +198,28 @@ TEST(SsdDirsTest, FreeSegmentsMoveToADirectoryThatWasAdded) {
   EXPECT_TRUE(Holds(*store, Rows(30, 19)));
 }
 
+// Free segments move by their paths: not out of a directory that has taken the home's place.
+TEST(SsdDirsTest, NothingIsRemovedFromADirectoryThatWasPutInTheHomesPlace) {
+  const std::string dir = test::TempDir();
+  const std::string home = absl::StrCat(dir, "/a");
+  const std::string other = absl::StrCat(dir, "/b");
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(In(nullptr, {home}, 20)));
+    for (uint64_t version = 0; version < 6; ++version) {
+      HOTROW_ASSERT_OK(PutRows(*store, 30, version));
+    }
+    HOTROW_ASSERT_OK(store->CleanAll());
+    HOTROW_ASSERT_OK(store->Flush());
+    ASSERT_EQ(store->SsdStats().segments, store->SsdStats().segments_max);
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(In(nullptr, {home, other}, 20)));
+  std::filesystem::rename(home, absl::StrCat(dir, "/away"));
+  std::filesystem::copy(absl::StrCat(dir, "/away"), home);
+  const auto before = Files(PosixEnv(), {home});
+  EXPECT_THAT(PutRows(*store, 30, 6), StatusIs(kFailed, HasSubstr("is elsewhere now")));
+  EXPECT_TRUE(Files(PosixEnv(), {home}) == before);
+}
+
 // A run that ends while it adds a directory has either added it or not.
 TEST(SsdDirsTest, AddingOneMayFailAtEveryCall) {
   for (int64_t k = 0;; ++k) {
