@@ -1,7 +1,10 @@
 #include "store/ssd/ssd_dirs_impl.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -144,17 +147,38 @@ absl::Status CheckKnown(const std::string& path, uint32_t at, const std::string&
                  "; give all, in the order that the store has them");
 }
 
+// The name of a segment in the directory that has been written to; empty: none has.
+absl::StatusOr<std::string> FindWritten(Env& env, const std::string& dir) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
+  for (const std::string& name : names) {
+    if (!ParseSsdSegmentName(name).has_value()) continue;
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                            env.Open(PathIn(dir, name), OpenMode::kRead));
+    std::byte magic[8] = {};  // of its header
+    HOTROW_RETURN_IF_ERROR(file->ReadAt(0, magic).status());
+    const auto is_set = [](std::byte b) { return b != std::byte{0}; };
+    if (std::any_of(std::begin(magic), std::end(magic), is_set)) return name;
+  }
+  return std::string();
+}
+
 // Whether a directory may become part of a store.
 absl::Status CheckNew(Env& env, const std::string& path, const std::string& home,
                       const std::vector<UniqueId>& ids, const std::optional<Identity>& identity) {
   if (identity.has_value()) {
-    // That of a run that ended before its manifest was written, or one that was left out since.
     const bool is_ours = identity->store == ids[0];
-    if (is_ours && std::count(ids.begin(), ids.end(), identity->directory) == 0) {
-      return absl::OkStatus();
+    if (!is_ours || std::count(ids.begin(), ids.end(), identity->directory) > 0) {
+      return Refused(path, "is a directory of ", is_ours ? "this" : "another",
+                     " SSD store already, and cannot be added to ", home);
     }
-    return Refused(path, "is a directory of ", is_ours ? "this" : "another",
-                   " SSD store already, and cannot be added to ", home);
+    // That of a run that ended before its manifest was written, or one that was left out since. A
+    // copy of the store, and a later state of it, have its identity, too.
+    HOTROW_ASSIGN_OR_RETURN(const std::string written, FindWritten(env, path));
+    if (written.empty()) return absl::OkStatus();
+    return Refused(path, "has a segment (", written, ") that the ", std::string(kSsdManifestName),
+                   " of ", home, " does not know: it is of a copy of this store, or of a newer ",
+                   std::string(kSsdManifestName),
+                   "; give the home that belongs to it, or an empty directory");
   }
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
   if (!exists) return absl::OkStatus();

@@ -198,6 +198,34 @@ TEST(SsdDirsTest, FreeSegmentsMoveToADirectoryThatWasAdded) {
   EXPECT_TRUE(Holds(*store, Rows(30, 19)));
 }
 
+// A copy of a store has its identity, and so has what is left of one without its manifest.
+TEST(SsdDirsTest, RowsOfACopyOrALaterStateAreNotWrittenOver) {
+  const std::string dir = test::TempDir();
+  const auto path = [&](const char* name) { return absl::StrCat(dir, "/", name); };
+  const std::vector<std::string> all = {path("a"), path("b"), path("c")};
+  HOTROW_ASSERT_OK(Make(nullptr, {all[0], all[1]}, 40));
+  for (const char* const name : {"a", "b"}) {
+    std::filesystem::copy(path(name), absl::StrCat(path(name), "2"));
+  }
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(In(nullptr, all)));
+    HOTROW_ASSERT_OK(PutRows(*store, 60, 1));
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  const auto before = Files(PosixEnv(), all);
+  EXPECT_THAT(SsdStore::Open(In(nullptr, {path("a2"), path("b2"), all[2]})),
+              StatusIs(kFailed, AllOf(HasSubstr("/c: has a segment"), HasSubstr("of a copy"))));
+  EXPECT_TRUE(Files(PosixEnv(), all) == before);
+  // The drive of the home had no room for segments, and its manifest is gone.
+  std::filesystem::create_directory(path("alone"));
+  std::filesystem::copy(path("a/DIRECTORIES"), path("alone/DIRECTORIES"));
+  EXPECT_THAT(SsdStore::Open(In(nullptr, {path("alone"), all[1]})),
+              StatusIs(kFailed, HasSubstr("/b: has a segment")));
+  EXPECT_TRUE(Files(PosixEnv(), all) == before);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(In(nullptr, all)));
+  EXPECT_TRUE(Holds(*store, Rows(60, 1)));
+}
+
 // Free segments move by their paths: not out of a directory that has taken the home's place.
 TEST(SsdDirsTest, NothingIsRemovedFromADirectoryThatWasPutInTheHomesPlace) {
   const std::string dir = test::TempDir();
