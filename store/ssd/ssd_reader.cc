@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/math.h"
-#include "base/own_status.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "store/ssd/ssd_format_impl.h"
@@ -110,7 +109,7 @@ void SsdFindLane::Begin(std::function<absl::Status()> job) {
 absl::Status SsdFindLane::Wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return job_ == nullptr; });
-  return OwnStatus(std::exchange(status_, absl::OkStatus()));
+  return std::exchange(status_, absl::OkStatus());  // not a copy: others are still to be waited for
 }
 
 // --- SsdFindContexts -----------------------------------------------------------------------------

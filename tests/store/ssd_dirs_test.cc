@@ -1,13 +1,17 @@
 #include "store/ssd/ssd_dirs_impl.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "store/ssd/ssd_store.h"
 #include "tests/store/ssd_test_util.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
@@ -18,6 +22,7 @@ namespace {
 
 using test::Batch;
 using test::Dump;
+using test::FailingAllocations;
 using test::FaultyEnv;
 using test::Holds;
 using test::MakeRow;
@@ -301,6 +306,78 @@ TEST(SsdDirsTest, DirectoriesMayMoveToOtherPaths) {
   HOTROW_ASSERT_OK_AND_ASSIGN(report, VerifySsdStore(PosixEnv(), path("moved/a")));
   EXPECT_THAT(report.directories, SizeIs(2));
   EXPECT_THAT(report.damage, SizeIs(0));
+}
+
+// Reads in /b fail at once, those in /c take a while.
+class UnevenEnv : public MemEnv {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path,
+                                                   OpenMode mode) override {
+    HOTROW_ASSIGN_OR_RETURN(auto file, MemEnv::OpenDirect(path, mode));
+    return std::unique_ptr<File>(std::make_unique<UnevenFile>(std::move(file), *this));
+  }
+
+  std::atomic<int> moment = 0;     // odd: in a find
+  std::atomic<bool> late = false;  // a read was not of the find that ran when it ended
+
+ private:
+  class UnevenFile : public File {
+   public:
+    UnevenFile(std::unique_ptr<File> base, UnevenEnv& env) : base_(std::move(base)), env_(env) {}
+    absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override {
+      const int begun = env_.moment;
+      if (begun == 0) return base_->ReadAt(offset, bytes);
+      if (path().starts_with("/b/")) return absl::DataLossError("injected");
+      if (path().starts_with("/c/")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (begun % 2 == 0 || env_.moment != begun) env_.late = true;
+      return base_->ReadAt(offset, bytes);
+    }
+    absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
+      return base_->WriteAt(offset, bytes);
+    }
+    absl::Status Sync() override { return base_->Sync(); }
+    absl::StatusOr<int64_t> Size() override { return base_->Size(); }
+    absl::Status Truncate(int64_t size) override { return base_->Truncate(size); }
+    absl::Status Allocate(int64_t bytes) override { return base_->Allocate(bytes); }
+    absl::Status Close() override { return base_->Close(); }
+    const std::string& path() const override { return base_->path(); }
+    int64_t block_bytes() const override { return base_->block_bytes(); }
+
+   private:
+    const std::unique_ptr<File> base_;
+    UnevenEnv& env_;
+  };
+};
+
+TEST(SsdDirsTest, AFindWithoutMemoryEndsBehindAllItsReads) {
+  UnevenEnv env;
+  SsdStoreOptions options = In(&env, {"/a", "/b", "/c"});
+  options.background = true;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  HOTROW_ASSERT_OK(PutRows(*store, 60));
+  HOTROW_ASSERT_OK(store->Flush());
+  const RowMap expected = Rows(60);
+  std::vector<RowKey> keys;
+  for (const auto& [key, row] : expected) keys.push_back({key.second, key.first});
+  std::vector<test::Row> rows(keys.size(), test::Row(1500));
+  std::vector<std::byte*> to;
+  for (test::Row& row : rows) to.push_back(row.data());
+  std::vector<uint8_t> found(keys.size());
+  HOTROW_ASSERT_OK(store->Find(keys, to, found));
+  bool fails = true;
+  for (int64_t good = 0; fails; ++good) {
+    ++env.moment;
+    absl::Status status;
+    {
+      const FailingAllocations no_memory(good);
+      status = store->Find(keys, to, found);
+      ++env.moment;
+      fails = no_memory.failed() > 0;
+    }
+    EXPECT_FALSE(status.ok()) << "allocation " << good;
+  }
+  store.reset();
+  EXPECT_FALSE(env.late);
 }
 
 }  // namespace
