@@ -1,5 +1,7 @@
 #include "store/ssd/ssd_dirs_impl.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
@@ -69,8 +71,10 @@ absl::StatusOr<std::optional<Identity>> ReadIdentity(Env& env, const std::string
 // What the home says of the others.
 struct Places {
   UniqueId store;
+  std::string home;                 // where it was then; empty: it does not say
   std::vector<std::string> others;  // seen from the home
 };
+constexpr std::string_view kAt = " at ";  // between the two on the first line
 
 // None: there is no such file, or none that says something.
 absl::StatusOr<std::optional<Places>> ReadPlaces(Env& env, const std::string& home) {
@@ -86,12 +90,54 @@ absl::StatusOr<std::optional<Places>> ReadPlaces(Env& env, const std::string& ho
   const std::optional<UniqueId> id = UniqueId::FromHex(store);
   if (word != "store" || !id.has_value()) return out;
   out.emplace().store = *id;
+  if (line.starts_with(kAt)) out->home = line.substr(kAt.size());
   while (std::getline(lines, line)) out->others.push_back(line);
   return out;
 }
 
 std::string PlaceOf(const std::string& home, const std::string& from_home) {
   return (Canonical(home) / from_home).lexically_normal().string();
+}
+
+// By their numbers also where one is mounted twice: rather a copy is taken for the same directory
+// than the other way round.
+bool SameDirectory(const std::string& a, const std::string& b) {
+  struct stat x;
+  struct stat y;
+  return Canonical(a) == Canonical(b) ||
+         (::stat(a.c_str(), &x) == 0 && ::stat(b.c_str(), &y) == 0 && x.st_ino == y.st_ino);
+}
+
+// The home that this one is a copy of, where that is there still, and its further directories: they
+// are not this one's. None: it is no copy, or the original is not to be seen.
+std::optional<Places> FindOriginal(Env& env, const std::string& home,
+                                   const std::optional<Places>& places) {
+  if (!places.has_value() || places->home.empty() || SameDirectory(places->home, home) ||
+      !env.Exists(PathIn(places->home, kSsdManifestName)).value_or(false)) {
+    return std::nullopt;
+  }
+  const absl::StatusOr<std::optional<Places>> original = ReadPlaces(env, places->home);
+  if (!original.ok() || !original->has_value() || (*original)->store != places->store) {
+    return std::nullopt;
+  }
+  Places out = {.store = places->store, .home = places->home, .others = {}};
+  for (const std::string& other : (*original)->others) {
+    out.others.push_back(PlaceOf(places->home, other));
+  }
+  return out;
+}
+
+absl::Status CheckNotOfOriginal(const std::optional<Places>& original, const std::string& home,
+                                const std::string& path) {
+  if (!original.has_value() ||
+      std::count(original->others.begin(), original->others.end(), Canonical(path).string()) == 0) {
+    return absl::OkStatus();
+  }
+  return Refused(path, "is a directory of the SSD store ", original->home, ", and ", home,
+                 " is a copy of its home alone; copy this one, too, to where it lay from the "
+                 "home, or write its place into ",
+                 PathIn(home, kSsdDirsName),
+                 "; or remove the other home, if the copy is to take its place");
 }
 
 // --- What is right -------------------------------------------------------------------------------
@@ -213,15 +259,17 @@ absl::StatusOr<std::vector<UniqueId>> CheckSsdDirs(Env& env, const SsdDirs& dirs
   std::vector<UniqueId> ids;
   if (dirs.count() == 1) return ids;
   HOTROW_RETURN_IF_ERROR(CheckDistinct(dirs));
+  HOTROW_ASSIGN_OR_RETURN(const std::optional<Places> places, ReadPlaces(env, home));
   if (known > 0) {
     ids.push_back(manifest.directories[0]);
   } else {
     // A run that ended before its manifest was written has drawn one.
-    HOTROW_ASSIGN_OR_RETURN(const std::optional<Places> places, ReadPlaces(env, home));
     ids.push_back(places.has_value() ? places->store : UniqueId::Random());
   }
+  const std::optional<Places> original = FindOriginal(env, home, places);
   for (uint32_t i = 1; i < dirs.count(); ++i) {
     const std::string& path = dirs.path(i);
+    HOTROW_RETURN_IF_ERROR(CheckNotOfOriginal(original, home, path));
     HOTROW_ASSIGN_OR_RETURN(const std::optional<Identity> identity, ReadIdentity(env, path));
     if (i < known) {
       HOTROW_RETURN_IF_ERROR(CheckKnown(path, i, home, manifest, identity));
@@ -236,7 +284,11 @@ absl::StatusOr<std::vector<UniqueId>> CheckSsdDirs(Env& env, const SsdDirs& dirs
 absl::Status MarkSsdDirs(Env& env, const SsdDirs& dirs, const std::vector<UniqueId>& ids) {
   if (ids.empty()) return absl::OkStatus();
   const std::string& home = dirs.path(0);
-  std::string text = absl::StrCat("store ", ids[0].ToHex(), "\n");
+  std::string text = absl::StrCat("store ", ids[0].ToHex());
+  if (const std::string at = Canonical(home).string(); at.find('\n') == std::string::npos) {
+    absl::StrAppend(&text, std::string(kAt), at);
+  }
+  text.push_back('\n');
   for (uint32_t i = 1; i < dirs.count(); ++i) {
     absl::StrAppend(&text, Canonical(dirs.path(i)).lexically_relative(Canonical(home)).string(),
                     "\n");
@@ -268,6 +320,7 @@ absl::StatusOr<SsdDirs> FindSsdDirs(Env& env, const std::string& home,
   std::vector<std::string> paths = {home};
   if (known.empty()) return SsdDirs(std::move(paths));
   HOTROW_ASSIGN_OR_RETURN(const std::optional<Places> places, ReadPlaces(env, home));
+  const std::optional<Places> original = FindOriginal(env, home, places);
   for (size_t i = 1; i < known.size(); ++i) {
     const bool told = places.has_value() && i <= places->others.size();
     const std::string path = told ? PlaceOf(home, places->others[i - 1]) : "";
@@ -281,6 +334,7 @@ absl::StatusOr<SsdDirs> FindSsdDirs(Env& env, const std::string& home,
                      ", into line ", i + 1, " of ", PathIn(home, kSsdDirsName),
                      ", as opening the store with all its directories does");
     }
+    HOTROW_RETURN_IF_ERROR(CheckNotOfOriginal(original, home, path));
     paths.push_back(path);
   }
   return SsdDirs(std::move(paths));

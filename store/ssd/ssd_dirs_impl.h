@@ -20,8 +20,9 @@ namespace hotrow::internal {
 
 // In each further directory: whose it is. Written once, when it becomes part of a store.
 inline constexpr std::string_view kSsdDirName = "DIRECTORY";
-// In the home: where the others lie, seen from there, for who is told of the home alone. Text; what
-// it says is believed only where the identities are right.
+// In the home: where that is, and the others, seen from there, for who is told of the home alone.
+// Text; what it says is believed only where the identities are right. A home that is elsewhere, and
+// still where it says, is a copy: the original's directories are refused to it.
 inline constexpr std::string_view kSsdDirsName = "DIRECTORIES";
 
 class SsdDirs {

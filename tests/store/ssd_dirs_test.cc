@@ -218,14 +218,16 @@ TEST(SsdDirsTest, RowsOfACopyOrALaterStateAreNotWrittenOver) {
     HOTROW_ASSERT_OK(store->Close());
   }
   const auto before = Files(PosixEnv(), all);
+  // While the original is not to be seen.
+  std::filesystem::rename(path("a"), path("away"));
   EXPECT_THAT(SsdStore::Open(In(nullptr, {path("a2"), path("b2"), all[2]})),
               StatusIs(kFailed, AllOf(HasSubstr("/c: has a segment"), HasSubstr("of a copy"))));
-  EXPECT_TRUE(Files(PosixEnv(), all) == before);
   // The drive of the home had no room for segments, and its manifest is gone.
   std::filesystem::create_directory(path("alone"));
-  std::filesystem::copy(path("a/DIRECTORIES"), path("alone/DIRECTORIES"));
+  std::filesystem::copy(path("away/DIRECTORIES"), path("alone/DIRECTORIES"));
   EXPECT_THAT(SsdStore::Open(In(nullptr, {path("alone"), all[1]})),
               StatusIs(kFailed, HasSubstr("/b: has a segment")));
+  std::filesystem::rename(path("away"), path("a"));
   EXPECT_TRUE(Files(PosixEnv(), all) == before);
   HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(In(nullptr, all)));
   EXPECT_TRUE(Holds(*store, Rows(60, 1)));
@@ -300,12 +302,38 @@ TEST(SsdDirsTest, DirectoriesMayMoveToOtherPaths) {
     EXPECT_TRUE(Holds(*store, Rows(40)));
     // Two openings share no directory, by whatever path and home.
     std::filesystem::copy(path("moved/a"), path("copy"));
+    std::filesystem::remove(path("copy/DIRECTORIES"));
     EXPECT_THAT(SsdStore::Open(In(nullptr, {path("copy"), path("b2")})),
                 StatusIs(kFailed, HasSubstr("b2: is open already")));
   }
   HOTROW_ASSERT_OK_AND_ASSIGN(report, VerifySsdStore(PosixEnv(), path("moved/a")));
   EXPECT_THAT(report.directories, SizeIs(2));
   EXPECT_THAT(report.damage, SizeIs(0));
+}
+
+// Where the home alone was copied, the others' paths from there often lead to the original's: what
+// reads the copy would find it whole, and what opens it would write over the original's rows.
+TEST(SsdDirsTest, ACopyOfTheHomeAloneIsNotWhole) {
+  const std::string dir = test::TempDir();
+  const auto path = [&](const char* name) { return absl::StrCat(dir, "/", name); };
+  HOTROW_ASSERT_OK(Make(nullptr, {path("t/a"), path("t/b")}, 40));
+  std::filesystem::copy(path("t/a"), path("t/copy"));
+  const auto refused = StatusIs(kFailed, AllOf(HasSubstr("/t/b: is a directory of the SSD store"),
+                                               HasSubstr("/t/copy is a copy of its home alone")));
+  EXPECT_THAT(VerifySsdStore(PosixEnv(), path("t/copy")), refused);
+  EXPECT_THAT(OpenSsdSnapshot({.path = path("t/copy"), .snapshot = 7}), refused);
+  EXPECT_THAT(SsdStore::Open(In(nullptr, {path("t/copy"), path("t/b")})), refused);
+  // One of all is a store, and so is a home that has taken the original's place.
+  std::filesystem::copy(path("t"), path("u"), std::filesystem::copy_options::recursive);
+  for (const char* const home : {"t/a", "u/a"}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport report,
+                                VerifySsdStore(PosixEnv(), path(home)));
+    EXPECT_THAT(report.damage, SizeIs(0));
+  }
+  std::filesystem::remove_all(path("t/a"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store,
+                              SsdStore::Open(In(nullptr, {path("t/copy"), path("t/b")})));
+  EXPECT_TRUE(Holds(*store, Rows(40)));
 }
 
 // Reads in /b fail at once, those in /c take a while.
