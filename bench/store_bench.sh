@@ -6,28 +6,33 @@
 #
 #   DIR        where the data lies; each kind gets a directory below it
 #   -r         repeats, default 3
-#   -k         default "raw ssd rocksdb"
+#   -k         default "raw ssd rocksdb"; "pair" is ssd over DIR and the directories of -p, and the last line says how many times
+#              the rows/s of ssd it has
+#   -p         directories of pair beside DIR, one a drive, joined by commas; store_bench_data in each is removed
 #   -b         default build/bin/store_bench
 #   -o         keeps the reports as OUT/KIND.REPEAT.json; default: a temporary directory
 #   FLAGS      for all kinds; a word KIND:--flag=value goes to that kind alone
 #
-# Example: bench/store_bench.sh /data -r 5 -- --rows=4000000 --batches=60 rocksdb:--store_bytes=180MB
+# Examples: bench/store_bench.sh /data -r 5 -- --rows=4000000 --batches=60 rocksdb:--store_bytes=180MB
+#           bench/store_bench.sh /dev/shm/a -k "ssd pair" -p /dev/shm/b
 set -euo pipefail
 
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [[ $# -ge 1 && $1 != -* ]] || usage
 dir=$1; shift
-repeats=3 kinds="raw ssd rocksdb" binary=build/bin/store_bench out=
+repeats=3 kinds="raw ssd rocksdb" binary=build/bin/store_bench out="" more=""
 while [[ $# -gt 0 ]]; do
   case $1 in
     -r) repeats=$2; shift 2 ;;
     -k) kinds=$2; shift 2 ;;
     -b) binary=$2; shift 2 ;;
     -o) out=$2; shift 2 ;;
+    -p) more=$2; shift 2 ;;
     --) shift; break ;;
     *) usage ;;
   esac
 done
+[[ " $kinds " != *" pair "* || -n $more ]] || { echo "store_bench.sh: pair: give its other directories with -p" >&2; exit 2; }
 [[ -x $binary ]] || { echo "store_bench.sh: $binary: no such program; build it, or give -b" >&2; exit 1; }
 if [[ -z $out ]]; then
   out=$(mktemp -d)
@@ -37,7 +42,8 @@ mkdir -p "$out" "$dir"
 
 for ((r = 1; r <= repeats; ++r)); do
   for kind in $kinds; do
-    flags=()
+    flags=() store=$kind
+    if [[ $kind == pair ]]; then store=ssd flags=(--more_paths="$more"); fi
     for word in "$@"; do
       case $word in
         --*) flags+=("$word") ;;
@@ -45,12 +51,12 @@ for ((r = 1; r <= repeats; ++r)); do
       esac
     done
     echo "repeat $r of $repeats: $kind" >&2
-    "$binary" --store="$kind" --path="$dir/store_bench.$kind" "${flags[@]}" \
+    "$binary" --store="$store" --path="$dir/store_bench.$kind" "${flags[@]}" \
         --report="$out/$kind.$r.json" > /dev/null
   done
 done
 
-echo "\`bench/store_bench.sh DIR -r $repeats -k \"$kinds\" -- $*\`"
+echo "\`bench/store_bench.sh DIR -r $repeats -k \"$kinds\"${more:+ -p $more} -- $*\`"
 python3 - "$out" "$repeats" $kinds <<'PYTHON'
 import json, statistics, sys
 
@@ -110,4 +116,7 @@ for name, path, scale, digits, with_range in FIELDS:
         cells.append(f"{text[0]} ({text[1]}-{text[2]})" if with_range and repeats > 1 else text[0])
     if any(cells):
         print(f"| {name} | {' | '.join(cells)} |")
+if "pair" in kinds and "ssd" in kinds:
+    times = [pair["rows_per_second"] / one["rows_per_second"] for pair, one in zip(reports["pair"], reports["ssd"])]
+    print(f"\npair against ssd: {statistics.median(times):.2f} times the rows/s ({min(times):.2f}-{max(times):.2f})")
 PYTHON
