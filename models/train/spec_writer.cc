@@ -104,6 +104,7 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
     if (table.weights_precision != WeightsPrecision::kFp32) {
       out["weights_precision"] = std::string(WeightsPrecisionName(table.weights_precision));
     }
+    if (table.pooling == Pooling::kNone) out["pooling"] = "none";
     if (!source.zipf.empty()) out["zipf"] = source.zipf[t];
     json["tables"].push_back(std::move(out));
   }

@@ -108,6 +108,18 @@ TEST(HardwareFileTest, AGpuKeepsItsFigures) {
   EXPECT_EQ(in.step_seconds, 2e-4);
 }
 
+TEST(HardwareFileTest, DrivesMultiplyTheDiskAlone) {
+  const std::string text = HardwareProfileText(Measured());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const HardwareProfile in,
+                              ParseHardwareProfile("drives: 4\n" + text, "m.yaml"));
+  EXPECT_EQ(in.ssd_bytes, 4e12);
+  EXPECT_EQ(in.ssd_read_ios_per_second, 200'000);
+  EXPECT_EQ(in.ssd_read_bytes_per_second, 8e8);
+  EXPECT_EQ(in.ssd_write_bytes_per_second, 4e9);
+  EXPECT_EQ(in.dram_bytes_per_second, 2e10);
+  EXPECT_EQ(in.engine.ssd_miss.seconds, 1e-6);
+}
+
 TEST(HardwareFileTest, BadFilesAreNamedWithTheirPlace) {
   const std::string head = "format: hotrow hardware 1\n";
   const auto expect = [](const std::string& text, const std::string& place,
@@ -123,6 +135,7 @@ TEST(HardwareFileTest, BadFilesAreNamedWithTheirPlace) {
   expect(head + "dense_flops: fast\n", "2:14", HasSubstr("a number above 0"));
   expect(head + "dense_flops: -1\n", "2:14", HasSubstr("a number above 0"));
   expect(head + "colour: 1\n", "2:9", HasSubstr("colour"));
+  expect(head + "drives: 1.5\n", "2:9", HasSubstr("whole number in [1, 64]"));
   expect(head + "step_beside: 0\n", "2:14", AllOf(HasSubstr("step_beside"), HasSubstr("above 0")));
   expect(head + "disk_beside: -1\n", "2:14", HasSubstr("disk_beside"));
   expect(head + "ssd_wait_seconds: long\n", "2:19", HasSubstr("ssd_wait_seconds"));

@@ -259,6 +259,30 @@ double StagesSeconds(const Plan& plan, const std::vector<std::string>& names) {
   return seconds;
 }
 
+// 400 million rows of 512 columns, of which a step reads and writes so many that it waits for the
+// disk alone.
+TEST(PlanTest, SeveralDrivesAddUp) {
+  const auto plan = [](const std::string& drives) {
+    return Planned(
+        Spec("batch_size: 65536\nstore: ssd\ncache_bytes: 4GB\nhost_cache_bytes: 0\n"
+             "prefetch_depth: 2\nhardware: {profile: h100-sxm, disk: nvme-mixed, dram: 64GB" +
+             drives + "}\ntables: [{name: t, rows: 4e8, dim: 512, zipf: 0.8}]\n"));
+  };
+  const Plan one = plan("");
+  const Plan two = plan(", drives: 2");
+  for (const char* const stage : {"read misses", "write evicted rows"}) {
+    EXPECT_GT(StagesSeconds(one, {stage}), 0.04);
+    EXPECT_NEAR(StagesSeconds(two, {stage}) / StagesSeconds(one, {stage}), 0.5, 1e-6) << stage;
+  }
+  EXPECT_NEAR(two.samples_per_second / one.samples_per_second, 2, 0.01);
+  // Twice the endurance, written twice as fast.
+  EXPECT_NEAR(two.disk.life_years / one.disk.life_years, 1, 0.01);
+  const auto disk = [](const Plan& plan) { return plan.tiers.back(); };
+  EXPECT_EQ(disk(two).name, "ssd");
+  EXPECT_EQ(disk(two).limit_bytes, 2 * disk(one).limit_bytes);
+  EXPECT_THAT(one.remedies, Contains(StartsWith("stripe the rows over twice as many drives")));
+}
+
 constexpr double kMs = 1e-3;
 constexpr double kFifth = 0.2;
 
@@ -509,6 +533,8 @@ TEST(PlanSpecTest, BadSpecsAreNamedWithTheirPlace) {
                 AllOf(HasSubstr("a99"), HasSubstr("h100-sxm")));
   ExpectRefused("batch_size: 1\nhardware: {disk: floppy}\n" + table + "}\n", "2:11",
                 HasSubstr("nvme-mixed"));
+  ExpectRefused("batch_size: 1\nhardware: {drives: 0}\n" + table + "}\n", "2:20",
+                HasSubstr("whole number in [1, 64]"));
   ExpectRefused("batch_size: 1\nmodel: {top: [0]}\n" + table + "}\n", "2:15",
                 HasSubstr("layer sizes"));
   ExpectRefused("batch_size: 1\ncache_bytes: much\n" + table + "}\n", "2:14",

@@ -47,6 +47,24 @@ TEST(WorkloadTest, AddsUpTablesAndRanks) {
   EXPECT_LT(workload.min_cache_bytes, workload.whole_cache_bytes);
 }
 
+// Rows of a sequence stay as they are: one for each lookup, where others are a vector a feature.
+TEST(WorkloadTest, LookupsThatAreNotPooledStayRows) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const PlanSpec spec,
+      ParsePlanSpec("batch_size: 64\nhardware: cpu\ntables:\n"
+                    "- {name: s, rows: 1000, dim: 8, hotness: 50, pooling: none}\n"
+                    "- {name: p, rows: 1000, dim: 8, hotness: 50, pooling: mean}\n",
+                    "spec.yaml"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Workload workload, Workload::Of(spec));
+  EXPECT_EQ(workload.pooled_dim, 16);
+  EXPECT_EQ(workload.output_dim, 50 * 8 + 8);
+  EXPECT_EQ(workload.lookups, 64 * 100);
+  for (const PlanItem& item : TierItems(workload, TierChoice(workload, StoreKind::kMemory, 0))) {
+    if (!item.name.starts_with("pooled rows")) continue;
+    EXPECT_EQ(item.bytes, 64.0 * 408 * 4 * 2);
+  }
+}
+
 TEST(WorkloadTest, CountsThePartsOfADenseModel) {
   const std::string head = "batch_size: 64\nhardware: {profile: cpu, dense_flops: 1e9}\n";
   const PlanSpec plain_spec = Spec(head + "model: {top: [8, 1], top_inputs: 90}\n");

@@ -30,6 +30,7 @@ SpecSource Source() {
   items.max_hotness = 0;
   items.optimizer.kind = SparseOptimizerKind::kAdam;
   items.weights_precision = WeightsPrecision::kBf16;
+  items.pooling = Pooling::kNone;
   source.collection.tables = {users, items};
   source.collection.store = SsdStorage{.disk_bytes = 1 << 30};
   source.collection.cache.bytes = 1 << 20;
@@ -67,6 +68,8 @@ TEST(SpecWriterTest, ThePlannerReadsWhatIsWritten) {
   EXPECT_EQ(spec.tables[1].optimizer, SparseOptimizerKind::kAdam);
   EXPECT_EQ(spec.tables[0].weights_precision, WeightsPrecision::kFp32);
   EXPECT_EQ(spec.tables[1].weights_precision, WeightsPrecision::kBf16);
+  EXPECT_EQ(spec.tables[0].pooling, Pooling::kSum);
+  EXPECT_EQ(spec.tables[1].pooling, Pooling::kNone);
   EXPECT_EQ(spec.model.dense_features, 4);
   EXPECT_THAT(spec.model.bottom, ElementsAre(32, 16));
   EXPECT_THAT(spec.model.top, ElementsAre(8, 1));

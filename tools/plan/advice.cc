@@ -121,6 +121,10 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
           if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
         });
   }
+  if (FactsOf(plan.store).on_disk) {
+    try_spec("stripe the rows over twice as many drives (hardware.drives)",
+             [](PlanSpec* spec) { spec->hardware.MultiplyDisk(2); });
+  }
   if (spec.prefetch_depth == 0) {
     try_spec("bring rows into the cache a step ahead (prefetch_depth: 1)",
              [](PlanSpec* spec) { spec->prefetch_depth = 1; });

@@ -242,6 +242,13 @@ HardwareProfile HardwareProfile::SharedBy(int ranks) const {
   return share;
 }
 
+void HardwareProfile::MultiplyDisk(double drives) {
+  for (double* const figure : {&ssd_bytes, &ssd_read_ios_per_second, &ssd_read_bytes_per_second,
+                               &ssd_write_bytes_per_second, &ssd_endurance_bytes}) {
+    *figure *= drives;
+  }
+}
+
 std::span<const HardwareProfile> Accelerators() {
   static const std::vector<HardwareProfile> profiles = MakeAccelerators();
   return profiles;

@@ -72,7 +72,7 @@ struct HardwareProfile {
   double dram_bytes = 0;
   double dram_bytes_per_second = 0;
   double cpu_seconds_per_key = 0;  // of finding a row in memory and copying it; all cores together
-  // The disk's share of one rank.
+  // The share of one rank of the disk, or of several that its rows are striped over, together.
   double ssd_bytes = 0;
   double ssd_read_ios_per_second = 0;  // of 4 KiB, at a deep queue
   double ssd_read_bytes_per_second = 0;
@@ -129,7 +129,12 @@ struct HardwareProfile {
   // The share of each of so many busy ranks on this machine: memory, disk, rates. For measured
   // profiles, which describe a whole machine; `engine` stays.
   HardwareProfile SharedBy(int ranks) const;
+  // So many of the disk that is there, over which --store_path=a,b stripes the rows: bytes, rates
+  // and endurance add up. What a row costs the processor, and waits, stay.
+  void MultiplyDisk(double drives);
 };
+// So many drives a rank has at most.
+inline constexpr int kDrivesMax = 64;
 
 // a10, a100-40, a100-80, h100-pcie, h100-sxm, h200, b200, gb200, cpu; null when there is no such.
 const HardwareProfile* FindAccelerator(std::string_view name);
@@ -143,8 +148,9 @@ std::span<const HardwareProfile> Disks();
 // The file of a measured profile: "name: value" lines, each with unit and meaning as a comment, see
 // docs/planner.md. Fields that are 0 are left out.
 std::string HardwareProfileText(const HardwareProfile& profile);
-// Reads such a file. Missing fields are those of the profile "cpu" without a disk. Errors:
-// InvalidArgument, "NAME:LINE:COLUMN: MESSAGE".
+// Reads such a file, which may say "drives: N" besides: so many of the disk that was measured.
+// Missing fields are those of the profile "cpu" without a disk. Errors: InvalidArgument,
+// "NAME:LINE:COLUMN: MESSAGE".
 absl::StatusOr<HardwareProfile> ParseHardwareProfile(std::string_view text, std::string_view name);
 
 }  // namespace hotrow

@@ -141,6 +141,7 @@ absl::StatusOr<HardwareProfile> ParseHardwareProfile(std::string_view text, std:
   HardwareProfile profile = *FindAccelerator("cpu");
   profile.name = std::string(name);
   const std::vector<Line> lines = LinesOf(&profile);
+  double drives = 1;
   for (const auto& [field, node] : root.fields) {
     if (field == "format") continue;
     if (field == "machine") {
@@ -158,6 +159,14 @@ absl::StatusOr<HardwareProfile> ParseHardwareProfile(std::string_view text, std:
       profile.threads = static_cast<int>(std::min(value, 1e6));
       continue;
     }
+    if (field == "drives") {
+      if (value > kDrivesMax || value != std::floor(value)) {
+        return ErrorAt(name, node,
+                       absl::StrCat("drives: must be a whole number in [1, ", kDrivesMax, "]"));
+      }
+      drives = value;
+      continue;
+    }
     const Line* found = nullptr;
     for (const Line& line : lines) found = line.name == field ? &line : found;
     if (found == nullptr) {
@@ -165,6 +174,7 @@ absl::StatusOr<HardwareProfile> ParseHardwareProfile(std::string_view text, std:
     }
     *found->value = value;
   }
+  profile.MultiplyDisk(drives);
   return profile;
 }
 

@@ -14,7 +14,6 @@
 #include "base/flag_text.h"
 #include "base/status_macros.h"
 #include "models/json/json_text.h"
-#include "ops/jagged.h"
 #include "tools/plan/spec_text.h"
 
 namespace hotrow {
@@ -238,9 +237,7 @@ absl::Status ReadTable(const SpecNode& node, const std::string& path, const std:
     return fields.Error(*node.Find(kDtype), absl::StrCat(path, kDtype, " and ", kWeightsPrecision,
                                                          " are the same; give one of them"));
   }
-  // Pooling moves no byte of the tables; it is here so that specs may say it.
-  Pooling pooling = Pooling::kSum;
-  HOTROW_RETURN_IF_ERROR(fields.Choice("pooling", AllWords(kPoolingWords), &pooling));
+  HOTROW_RETURN_IF_ERROR(fields.Choice("pooling", AllWords(kPoolingWords), &table.pooling));
   if (table.rows < 0) return fields.Missing("rows", "how many rows the table has");
   if (table.dim == 0) return fields.Missing("dim", "how many floats a row's weights are");
   if (table.name.empty()) table.name = absl::StrCat("table", spec->tables.size());
@@ -438,6 +435,10 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name,
   }
   HOTROW_RETURN_IF_ERROR(fields.Number("dense_half_batch", 0, 1e9, &out->dense_half_batch));
   HOTROW_RETURN_IF_ERROR(fields.Number("price_per_rank_hour", 0, 1e9, &out->price_per_rank_hour));
+  // After the figures of a disk, which are those of one drive.
+  int drives = 1;
+  HOTROW_RETURN_IF_ERROR(fields.Integer("drives", 1, kDrivesMax, &drives));
+  out->MultiplyDisk(drives);
   return fields.Finish();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "embedding/table_policies.h"
+#include "ops/pooling.h"
 #include "ops/rows/row_layout.h"
 #include "ops/rows/weights_precision.h"
 #include "ops/update/sparse_optimizer.h"
@@ -30,6 +31,7 @@ struct PlanTable {
   RowOrder max_rows_by = RowOrder::kAge;  // by score: rows are counted by it
   double hotness = 1;                     // lookups a feature and sample, on average
   int64_t features = 1;
+  Pooling pooling = Pooling::kSum;  // kNone: lookups stay rows, as those of a sequence
   // Popularity of the rows: one of these.
   double zipf = 1.05;
   std::vector<Popularity::Group> histogram;  // rows, lookups of each
@@ -44,6 +46,10 @@ struct PlanTable {
   }
   double step_lookups(double batch_size) const {
     return batch_size * hotness * static_cast<double>(features);
+  }
+  // Numbers of a sample that its lookups put out.
+  double output_dim() const {
+    return dim * static_cast<double>(features) * (pooling == Pooling::kNone ? hotness : 1);
   }
 };
 

@@ -108,7 +108,7 @@ StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
        {traffic.unique_keys * cpu_keys, "cpu"}},
       measured);
   add("exchange rows", exchange(workload.forward_wire_bytes), false);
-  const double pooled_bytes = samples * workload.pooled_dim * kFloatBytes;
+  const double pooled_bytes = samples * workload.output_dim * kFloatBytes;
   const bool fused = workload.fuses_lookup();
   add("pool",
       {in_memory(engine.pool.Of(workload.lookups, fused ? 0 : workload.lookup_weight_bytes) +

@@ -69,7 +69,7 @@ void AddStep(const Workload& workload, Items* items) {
   const double samples = workload.samples();
   const double steps = workload.steps_in_flight();
   add("batch ids of the steps in flight", workload.lookups * kKeyBytes * 2 * steps);
-  add("pooled rows and their gradients", samples * workload.pooled_dim * kFloatBytes * 2);
+  add("pooled rows and their gradients", samples * workload.output_dim * kFloatBytes * 2);
   if (workload.spec.ranks > 1) {
     add("exchange buffers", workload.unique_keys * kKeyBytes * 2 * steps +
                                 2 * (workload.forward_wire_bytes + workload.backward_wire_bytes));

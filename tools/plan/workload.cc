@@ -79,6 +79,7 @@ absl::Status Workload::AddTables() {
     forward_wire_bytes += unique * WireBytes(spec.forward_wire, table.dim);
     backward_wire_bytes += unique * WireBytes(spec.backward_wire, table.dim);
     pooled_dim += static_cast<double>(table.dim) * static_cast<double>(table.features);
+    output_dim += table.output_dim();
     const auto same_width = [&](const WidthClass& c) { return c.row_bytes == layout.row_bytes; };
     auto at = std::find_if(classes.begin(), classes.end(), same_width);
     if (at == classes.end()) {

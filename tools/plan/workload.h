@@ -74,7 +74,8 @@ struct Workload {
   double owned_row_bytes = 0;
 
   // The dense model.
-  double pooled_dim = 0;
+  double pooled_dim = 0;  // of a vector for each feature
+  double output_dim = 0;  // the same, but of features that are not pooled all rows
   double dense_parameters = 0;
   double dense_macs = 0;  // a sample, forward
   // Their time, forward and backward at the rates of the layers' widths and the batch, 32-bit
