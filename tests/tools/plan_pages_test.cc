@@ -20,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 PlanSpec Spec(const std::string& text) {
@@ -237,6 +238,21 @@ TEST(SweepTest, MoreRanksAreFasterAndLessEfficient) {
       SweepPlan(Spec("batch_size: 4\ntables: [{name: t, rows: 9, dim: 4}]\n"), {.ranks = {4, 8}});
   HOTROW_ASSERT_OK(few);
   EXPECT_EQ(few->size(), 4u * 2);
+}
+
+// docs/planner.md has this figure.
+TEST(SweepTest, TheTablesOfDlrmV4TakeOneGpuAndADisk) {
+  const PlanSpec spec = Example("dlrmv4");
+  const auto plan = MakePlan(spec);
+  HOTROW_ASSERT_OK(plan);
+  EXPECT_EQ(plan->size.rows, 293'051'712);
+  EXPECT_EQ(plan->size.weight_bytes, 293'051'712.0 * 512 * 4);
+  EXPECT_EQ(plan->traffic.lookups, 128.0 * (3 * 2830 + 8));
+  EXPECT_TRUE(plan->fits) << PlanText(spec, *plan);
+  EXPECT_THAT(plan->warnings, IsEmpty());
+  EXPECT_GT(plan->disk.ios_read, 100);
+  EXPECT_THAT(plan->bottleneck, HasSubstr("dense layers"));
+  EXPECT_NEAR(plan->samples_per_second, 2400, 100);
 }
 
 // docs/scaling.md has these figures and where they come from. All rows lie in the GPUs' memory, as
