@@ -3,33 +3,25 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <filesystem>
-#include <iterator>
 #include <list>
 #include <mutex>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/errno_status.h"
 #include "base/status_macros.h"
 #include "base/tcp_socket.h"
 #include "base/thread.h"
 #include "base/trace.h"
+#include "tools/serve/acceptor.h"
 #include "tools/serve/http_exchange_impl.h"
 #include "tools/serve/http_stream_impl.h"
 
@@ -40,8 +32,7 @@ using internal::HttpExchange;
 using internal::HttpShared;
 using internal::HttpStream;
 
-constexpr int kBacklog = 1024;
-// How long new clients wait after the system had no descriptor for one.
+// How often the end looks whether handlers have come to theirs.
 constexpr int kPauseMillis = 10;
 // Connections that may be there beside those that have a place: to hear whether they are probes,
 // and closed for others but not ended yet.
@@ -50,9 +41,6 @@ constexpr int32_t kEvictedMax = 32;
 // How long a client may take to begin a probe, and those that were closed for others to end.
 constexpr int64_t kProbeMillis = 200;
 constexpr std::chrono::milliseconds kEvictedWait(20);
-// Descriptors that are left for all else, a model that is read beside the served one included.
-constexpr int64_t kDescriptorsKept = 64;
-constexpr int64_t kDescriptorsKeptShare = 16;  // and one of so many
 constexpr int64_t kTellEveryNanos = 60'000'000'000;
 constexpr std::string_view kNoPlace =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
@@ -75,27 +63,13 @@ std::pair<std::string, int> RemoteOf(int fd) {
   return {text.data(), ntohs(v6.sin6_port)};
 }
 
-// How many connections fit into the descriptors that the process has left.
-int64_t DescriptorPlaces(int64_t connections_max) {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return connections_max;
-  }
-  const auto all = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
-  std::error_code error;
-  const std::filesystem::directory_iterator open("/proc/self/fd", error);
-  const int64_t used = error ? kDescriptorsKept : std::distance(begin(open), end(open));
-  const int64_t left =
-      all - used - kProbePlaces - kEvictedMax - kDescriptorsKept - all / kDescriptorsKeptShare;
-  return std::clamp<int64_t>(left, 1, connections_max);
-}
-
 // The connections, which outlive the server until their threads have ended.
 class Connections : public HttpShared {
  public:
   // options are there.
   void Begin() {
-    places_ = DescriptorPlaces(options.connections_max);
+    places_ =
+        DescriptorPlaces(options.connections_max, kProbePlaces + kEvictedMax, options.servers);
     if (places_ == options.connections_max) return;
     Tell(absl::StrCat("places for ", places_, " connections instead of ", options.connections_max,
                       ": the process may have no more descriptors (ulimit -n)"));
@@ -280,30 +254,20 @@ class Connections : public HttpShared {
 
 class TcpHttpServer : public HttpServer {
  public:
-  TcpHttpServer(TcpListener listener, Descriptor wake, std::shared_ptr<Connections> connections)
-      : port_(listener.port),
-        listener_(std::move(listener.socket)),
-        wake_(std::move(wake)),
-        connections_(std::move(connections)) {}
+  TcpHttpServer(std::unique_ptr<Acceptor> acceptor, std::shared_ptr<Connections> connections)
+      : acceptor_(std::move(acceptor)), connections_(std::move(connections)) {}
   ~TcpHttpServer() override { Stop(0); }
 
-  absl::Status StartAccepting() {
-    HOTROW_ASSIGN_OR_RETURN(thread_, StartThread("an HTTP server", [this] { Accept(); }));
-    return absl::OkStatus();
-  }
-
-  int32_t port() const override { return port_; }
+  int32_t port() const override { return acceptor_->port(); }
 
   void Drain() override { connections_->draining = true; }
 
   void Stop(int64_t grace_ms) override {
     const std::lock_guard<std::mutex> lock(stop_mutex_);
-    if (!thread_.joinable()) return;
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t put = ::write(wake_.get(), &one, sizeof(one));
-    thread_.join();
+    if (stopped_) return;
+    stopped_ = true;
+    acceptor_->Stop();
     connections_->stopping = true;
-    listener_ = Descriptor();
     connections_->Shut(/*all=*/false);
     if (connections_->AwaitNone(grace_ms)) return;
     connections_->Shut(/*all=*/true);
@@ -312,43 +276,10 @@ class TcpHttpServer : public HttpServer {
   }
 
  private:
-  void Accept() {
-    bool pauses = false;
-    for (;;) {
-      std::array<pollfd, 2> polled = {{{.fd = wake_.get(), .events = POLLIN},
-                                       {.fd = pauses ? -1 : listener_.get(), .events = POLLIN}}};
-      const int ready = ::poll(polled.data(), polled.size(), pauses ? kPauseMillis : -1);
-      pauses = false;
-      if (ready < 0 && errno != EINTR) return;
-      const bool ends = ready > 0 && polled[0].revents != 0;
-      if (ready > 0 && polled[1].revents != 0) {
-        int error = AcceptOne();
-        // At the end all that have come before it.
-        for (int i = 0; ends && error == 0 && i < kBacklog; ++i) error = AcceptOne();
-        pauses = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-        if (pauses) connections_->FreeDescriptor();
-      }
-      if (ends) return;
-    }
-  }
-
-  // Returns 0, or the system's error.
-  int AcceptOne() {
-    const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) return errno;
-    const auto serve = [&]() -> absl::Status {
-      connections_->Serve(Descriptor(fd), connections_);
-      return absl::OkStatus();
-    };
-    return Caught("", serve).ok() ? 0 : ENOMEM;
-  }
-
-  const int32_t port_;
-  Descriptor listener_;
-  const Descriptor wake_;
+  const std::unique_ptr<Acceptor> acceptor_;
   const std::shared_ptr<Connections> connections_;
   std::mutex stop_mutex_;
-  std::thread thread_;
+  bool stopped_ = false;
 };
 
 }  // namespace
@@ -359,17 +290,18 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
                                                               Handler handler,
                                                               ConnectionCounts* counts) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  HOTROW_ASSIGN_OR_RETURN(TcpListener listener, ListenTcp(options.address, options.port, kBacklog));
-  Descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake.get() < 0) return ErrnoToStatus(errno, "eventfd for an HTTP server");
   const auto connections = std::make_shared<Connections>();
   connections->options = options;
   connections->handler = std::move(handler);
   connections->counts = counts;
   connections->Begin();
-  auto out = std::make_unique<TcpHttpServer>(std::move(listener), std::move(wake), connections);
-  HOTROW_RETURN_IF_ERROR(out->StartAccepting());
-  return out;
+  HOTROW_ASSIGN_OR_RETURN(
+      std::unique_ptr<Acceptor> acceptor,
+      Acceptor::Start(
+          options.address, options.port,
+          {.serve = [connections](int fd) { connections->Serve(Descriptor(fd), connections); },
+           .starved = [connections] { connections->FreeDescriptor(); }}));
+  return std::make_unique<TcpHttpServer>(std::move(acceptor), connections);
 }
 
 }  // namespace hotrow

@@ -22,6 +22,7 @@ struct HttpServerOptions {
   // Connections at once, fewer where the process may not have so many descriptors. One more takes
   // the place of the one that says nothing longest.
   int32_t connections_max = 1024;
+  int32_t servers = 1;                         // that share the descriptors of the process
   int64_t body_bytes_max = int64_t{16} << 20;  // of a request; more is 413
   // The limit of all bodies that are there at once; a request for which there is no room is 429.
   int64_t bodies_bytes_max = int64_t{256} << 20;

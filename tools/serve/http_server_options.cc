@@ -15,6 +15,7 @@ absl::Status HttpServerOptions::Validate() const {
   HOTROW_RETURN_IF_ERROR(check("port", port, 0, 65535));
   HOTROW_RETURN_IF_ERROR(ParseSocketAddress(address, port).status());
   HOTROW_RETURN_IF_ERROR(check("connections_max", connections_max, 1, 1 << 20));
+  HOTROW_RETURN_IF_ERROR(check("servers", servers, 1, 16));
   HOTROW_RETURN_IF_ERROR(check("body_bytes_max", body_bytes_max, 1, int64_t{1} << 40));
   HOTROW_RETURN_IF_ERROR(check("bodies_bytes_max", bodies_bytes_max, 1, int64_t{1} << 50));
   HOTROW_RETURN_IF_ERROR(check("transfer_ms", transfer_ms, 1, int64_t{1} << 31));
