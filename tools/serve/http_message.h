@@ -10,7 +10,7 @@
 
 #include "base/metrics.h"
 
-// What passes between the HTTP server, which knows sockets, and the service, which does not.
+// What passes between the servers, which know sockets, and the service, which does not.
 
 namespace hotrow {
 
@@ -19,9 +19,10 @@ struct HttpRequest {
   std::string path;    // decoded, without what follows a question mark
   std::optional<std::string> inference_header_length;  // of Inference-Header-Content-Length
   std::string body;
-  std::string client;    // "127.0.0.1:51234", for the log
-  int64_t begin_ns = 0;  // when its first byte was there; of the clock of NowNanos
-  int64_t read_ns = 0;   // when its last was
+  int64_t bytes_elsewhere = 0;  // of a body that is not in `body`, for the log
+  std::string client;           // "127.0.0.1:51234", for the log
+  int64_t begin_ns = 0;         // when its first byte was there; of the clock of NowNanos
+  int64_t read_ns = 0;          // when its last was
 };
 
 struct HttpReply {
@@ -29,6 +30,7 @@ struct HttpReply {
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;  // besides type and length
   std::string body;
+  std::string error;  // what `body` says where it tells of an error
 };
 
 // What the server counts and /metrics shows. Any thread.

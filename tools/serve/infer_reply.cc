@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
 #include "base/version.h"
 #include "models/json/quote.h"
 #include "models/serving/scorer.h"
@@ -65,12 +66,41 @@ absl::Status CheckOutputs(const InferRequest& request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<InferReply> MakeInferReply(const InferRequest& request, const ModelVersion& model,
-                                          int32_t num_tasks, std::span<const float> logits) {
+absl::Status CheckModel(const ModelVersion& model, std::string_view name,
+                        std::optional<std::string_view> version) {
+  if (name != model.name) {
+    return absl::NotFoundError(absl::StrCat("no model ", QuoteForMessage(name), "; there is ",
+                                            QuoteForMessage(model.name)));
+  }
+  if (version.has_value() && *version != absl::StrCat(model.step)) {
+    return absl::NotFoundError(absl::StrCat("no version ", QuoteForMessage(*version),
+                                            " of the model; it is at ", model.step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EachOutput(
+    const InferRequest& request, std::span<const float> logits,
+    absl::FunctionRef<absl::Status(const OutputWish& wish, std::span<const float> numbers)> put) {
   std::vector<OutputWish> wishes = request.outputs;
   if (wishes.empty()) {
     wishes = {{kScores, request.binary_outputs}, {kLogits, request.binary_outputs}};
   }
+  std::vector<float> scores;
+  for (const OutputWish& wish : wishes) {
+    std::span<const float> numbers = logits;
+    if (wish.name == kScores) {
+      scores.resize(logits.size());
+      for (size_t i = 0; i < logits.size(); ++i) scores[i] = ScoreProbability(logits[i]);
+      numbers = scores;
+    }
+    HOTROW_RETURN_IF_ERROR(put(wish, numbers));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<InferReply> MakeInferReply(const InferRequest& request, const ModelVersion& model,
+                                          int32_t num_tasks, std::span<const float> logits) {
   const int64_t samples = std::ssize(logits) / num_tasks;
   // By hand, since the numbers are most of it.
   InferReply out;
@@ -81,27 +111,22 @@ absl::StatusOr<InferReply> MakeInferReply(const InferRequest& request, const Mod
   json += ",\"outputs\":[";
   std::string binary;
   bool any_binary = false;
-  std::vector<float> scores;
-  for (const OutputWish& wish : wishes) {
-    std::span<const float> numbers = logits;
-    if (wish.name == kScores) {
-      scores.resize(logits.size());
-      for (size_t i = 0; i < logits.size(); ++i) scores[i] = ScoreProbability(logits[i]);
-      numbers = scores;
-    }
-    absl::StrAppend(&json, &wish == wishes.data() ? "" : ",", "{\"name\":\"", wish.name,
+  const char* before = "";
+  const auto put = [&](const OutputWish& wish, std::span<const float> numbers) -> absl::Status {
+    absl::StrAppend(&json, std::exchange(before, ","), "{\"name\":\"", wish.name,
                     "\",\"datatype\":\"FP32\",\"shape\":[", samples, ",", num_tasks, "],");
     if (wish.binary) {
       any_binary = true;
       absl::StrAppend(&json, "\"parameters\":{\"binary_data_size\":", numbers.size_bytes(), "}}");
       binary.append(reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes());
-      continue;
+      return absl::OkStatus();
     }
     json += "\"data\":[";
-    const absl::Status status = AppendNumbers(wish.name, num_tasks, numbers, &json);
-    if (!status.ok()) return status;
+    HOTROW_RETURN_IF_ERROR(AppendNumbers(wish.name, num_tasks, numbers, &json));
     json += "]}";
-  }
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(EachOutput(request, logits, put));
   json += "]}";
   if (any_binary) {
     out.json_bytes = std::ssize(json);

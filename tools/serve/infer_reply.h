@@ -8,13 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/serve/infer_request.h"
 #include "tools/serve/score_request.h"
 #include "tools/serve/serve_metrics.h"
 
-// What the Open Inference Protocol v2 answers, as bytes.
+// What the Open Inference Protocol v2 answers, as bytes of HTTP.
 
 namespace hotrow {
 
@@ -28,12 +29,23 @@ struct ModelVersion {
   int64_t step = 0;  // its version
 };
 
+// Whether a request is for the model. version: none is any. Errors: NotFound, naming the one that
+// is there.
+absl::Status CheckModel(const ModelVersion& model, std::string_view name,
+                        std::optional<std::string_view> version);
+
+// Calls `put` with each output that a request wishes, in its order, and with its numbers: `scores`
+// and `logits`, [samples, tasks] each. Errors: the first of `put`.
+absl::Status EachOutput(
+    const InferRequest& request, std::span<const float> logits,
+    absl::FunctionRef<absl::Status(const OutputWish& wish, std::span<const float> numbers)> put);
+
 struct InferReply {
   std::string body;
   std::optional<int64_t> json_bytes;  // of the body, if binary tensors follow
 };
 
-// The answer: `scores` and `logits`, FP32 [samples, tasks]. Numbers in JSON have 9 digits, which
+// The answer by HTTP: outputs are FP32 [samples, tasks]. Numbers in JSON have 9 digits, which
 // bring the same floats back. Errors: OutOfRange (a number that is not finite, which JSON has no
 // word for; names the remedy).
 absl::StatusOr<InferReply> MakeInferReply(const InferRequest& request, const ModelVersion& model,

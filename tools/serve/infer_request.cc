@@ -101,11 +101,8 @@ absl::StatusOr<const Json*> ParametersOf(const Json& object, std::string_view pl
   if (!at->is_object()) {
     return Wrong(std::string(place), ": \"parameters\" is ", Shown(*at), ", expected an object");
   }
-  for (const char* const absent : {"shared_memory_region", "classification"}) {
-    if (at->contains(absent)) {
-      return Wrong(std::string(place), ": the parameter \"", absent,
-                   "\" is not supported; send and take tensors as they are");
-    }
+  for (const auto& [name, value] : at->items()) {
+    HOTROW_RETURN_IF_ERROR(CheckParameter(name, place));
   }
   return &*at;
 }
@@ -313,8 +310,10 @@ absl::Status ReadTexts(std::string_view bytes, int64_t elements, const std::stri
   return Wrong(text, ": ", bytes.size(), " bytes behind the last of ", elements, " texts");
 }
 
-absl::Status ReadBinary(std::string_view bytes, int64_t elements, const std::string& text,
-                        InputTensor* tensor) {
+}  // namespace
+
+absl::Status ReadElements(std::string_view bytes, int64_t elements, InputTensor* tensor) {
+  const std::string text = TensorText(tensor->name);
   if (tensor->type == TensorType::kBytes) return ReadTexts(bytes, elements, text, tensor);
   const int64_t element_bytes =
       tensor->type == TensorType::kFp16                                         ? 2
@@ -356,15 +355,8 @@ absl::Status ReadBinary(std::string_view bytes, int64_t elements, const std::str
   return absl::OkStatus();
 }
 
-// Takes what it needs off the front of *binary.
-absl::Status ReadInput(const Json& json, int64_t position, std::string_view* binary,
-                       InputTensor* tensor) {
-  const std::string place = absl::StrCat("inputs[", position, "]");
-  HOTROW_RETURN_IF_ERROR(
-      CheckMembers(json, place, {"name", "shape", "datatype", "parameters", "data"}));
-  HOTROW_ASSIGN_OR_RETURN(tensor->name, StringOf(json, "name", place));
+absl::StatusOr<int64_t> TakeDatatype(std::string_view datatype, InputTensor* tensor) {
   const std::string text = TensorText(tensor->name);
-  HOTROW_ASSIGN_OR_RETURN(const std::string datatype, StringOf(json, "datatype", text));
   const auto* const word =
       std::find_if(std::begin(kTensorTypeWords), std::end(kTensorTypeWords),
                    [&](const EnumWord<TensorType>& w) { return w.name == datatype; });
@@ -378,8 +370,49 @@ absl::Status ReadInput(const Json& json, int64_t position, std::string_view* bin
                               : "");
   }
   tensor->type = word->value;
+  return ElementsOf(tensor->shape, text);
+}
+
+absl::Status CheckParameter(std::string_view name, std::string_view place) {
+  if (name != "shared_memory_region" && name != "classification") return absl::OkStatus();
+  return Wrong(std::string(place), ": the parameter \"", std::string(name),
+               "\" is not supported; send and take tensors as they are");
+}
+
+absl::Status CheckNames(const InferRequest& request) {
+  if (std::ssize(request.id) > kInferIdBytesMax) {
+    return Wrong("the request: \"id\" has ", request.id.size(), " bytes, expected at most ",
+                 kInferIdBytesMax);
+  }
+  std::unordered_set<std::string_view> names;
+  for (const InputTensor& tensor : request.inputs) {
+    if (!names.insert(tensor.name).second) {
+      return Wrong(TensorText(tensor.name), ": it is there twice");
+    }
+  }
+  names.clear();
+  for (const OutputWish& wish : request.outputs) {
+    if (!names.insert(wish.name).second) {
+      return Wrong("outputs[", &wish - request.outputs.data(), "]: ", QuoteForMessage(wish.name),
+                   " is there twice");
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Takes what it needs off the front of *binary.
+absl::Status ReadInput(const Json& json, int64_t position, std::string_view* binary,
+                       InputTensor* tensor) {
+  const std::string place = absl::StrCat("inputs[", position, "]");
+  HOTROW_RETURN_IF_ERROR(
+      CheckMembers(json, place, {"name", "shape", "datatype", "parameters", "data"}));
+  HOTROW_ASSIGN_OR_RETURN(tensor->name, StringOf(json, "name", place));
+  const std::string text = TensorText(tensor->name);
+  HOTROW_ASSIGN_OR_RETURN(const std::string datatype, StringOf(json, "datatype", text));
   HOTROW_ASSIGN_OR_RETURN(tensor->shape, ParseShape(json, text));
-  HOTROW_ASSIGN_OR_RETURN(const int64_t elements, ElementsOf(tensor->shape, text));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t elements, TakeDatatype(datatype, tensor));
   HOTROW_ASSIGN_OR_RETURN(const Json* const parameters, ParametersOf(json, text));
   const auto data = json.find("data");
   if (!parameters->contains("binary_data_size")) {
@@ -397,7 +430,7 @@ absl::Status ReadInput(const Json& json, int64_t position, std::string_view* bin
                  " bytes are left behind the JSON; is Inference-Header-Content-Length right?");
   }
   HOTROW_RETURN_IF_ERROR(
-      ReadBinary(binary->substr(0, static_cast<size_t>(bytes)), elements, text, tensor));
+      ReadElements(binary->substr(0, static_cast<size_t>(bytes)), elements, tensor));
   binary->remove_prefix(static_cast<size_t>(bytes));
   return absl::OkStatus();
 }
@@ -452,10 +485,6 @@ absl::StatusOr<InferRequest> ParseInferRequest(std::string_view body,
   InferRequest out;
   if (root->contains("id")) {
     HOTROW_ASSIGN_OR_RETURN(out.id, StringOf(*root, "id", "the request"));
-    if (std::ssize(out.id) > kInferIdBytesMax) {
-      return Wrong("the request: \"id\" has ", out.id.size(), " bytes, expected at most ",
-                   kInferIdBytesMax);
-    }
   }
   HOTROW_ASSIGN_OR_RETURN(const Json* const parameters, ParametersOf(*root, "the request"));
   HOTROW_ASSIGN_OR_RETURN(out.timeout_us, CountOf(*parameters, "timeout", "the request", 0));
@@ -463,14 +492,10 @@ absl::StatusOr<InferRequest> ParseInferRequest(std::string_view body,
                           BoolOf(*parameters, "binary_data_output", "the request"));
 
   HOTROW_ASSIGN_OR_RETURN(const Json* const inputs, ArrayOf(*root, "inputs", true));
-  std::unordered_set<std::string> names;
   out.inputs.resize(inputs->size());
   for (size_t i = 0; i < inputs->size(); ++i) {
     HOTROW_RETURN_IF_ERROR(
         ReadInput((*inputs)[i], static_cast<int64_t>(i), &binary, &out.inputs[i]));
-    if (!names.insert(out.inputs[i].name).second) {
-      return Wrong(TensorText(out.inputs[i].name), ": it is there twice");
-    }
   }
   if (!binary.empty()) {
     return Wrong("the request: ", binary.size(),
@@ -478,7 +503,6 @@ absl::StatusOr<InferRequest> ParseInferRequest(std::string_view body,
   }
 
   HOTROW_ASSIGN_OR_RETURN(const Json* const outputs, ArrayOf(*root, "outputs", false));
-  names.clear();
   for (const Json& json : *outputs) {
     const std::string place = absl::StrCat("outputs[", out.outputs.size(), "]");
     HOTROW_RETURN_IF_ERROR(CheckMembers(json, place, {"name", "parameters"}));
@@ -490,10 +514,8 @@ absl::StatusOr<InferRequest> ParseInferRequest(std::string_view body,
     } else {
       wish.binary = out.binary_outputs;
     }
-    if (!names.insert(wish.name).second) {
-      return Wrong(place, ": ", QuoteForMessage(wish.name), " is there twice");
-    }
   }
+  HOTROW_RETURN_IF_ERROR(CheckNames(out));
   return out;
 }
 

@@ -7,9 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// The body of an infer request of the Open Inference Protocol v2, as JSON with or without binary
+// An infer request of the Open Inference Protocol v2, and its body as JSON with or without binary
 // tensors behind it. Nothing here knows of models; nothing here reads sockets.
 
 namespace hotrow {
@@ -57,6 +58,20 @@ inline constexpr int64_t kInferIdBytesMax = 1024;
 //         Members that the protocol does not know are refused, unknown parameters are passed over.
 absl::StatusOr<InferRequest> ParseInferRequest(std::string_view body,
                                                std::optional<int64_t> json_bytes);
+
+// --- The parts of a request that does not come as JSON. Errors: as above.
+
+// Sets the type of a tensor that has its name and shape. Returns the number of its elements.
+absl::StatusOr<int64_t> TakeDatatype(std::string_view datatype, InputTensor* tensor);
+
+// Elements from bytes, as they are behind JSON.
+absl::Status ReadElements(std::string_view bytes, int64_t elements, InputTensor* tensor);
+
+// Whether a parameter asks for what is not there. place: what has it, for the message.
+absl::Status CheckParameter(std::string_view name, std::string_view place);
+
+// Whether names of inputs and of outputs differ, and the id is short enough.
+absl::Status CheckNames(const InferRequest& request);
 
 // The position of an element in a tensor, for messages: "[3,0]".
 std::string PositionText(int64_t element, const std::vector<int64_t>& shape);

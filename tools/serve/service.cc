@@ -48,6 +48,7 @@ HttpReply JsonReply(int status, std::string body) {
 
 HttpReply ErrorReply(int status, std::string_view message) {
   HttpReply reply = JsonReply(status, ErrorJson(message));
+  reply.error = message;
   if (status == 429 || status == 503) reply.headers = {{"Retry-After", kRetrySeconds}};
   return reply;
 }
@@ -64,8 +65,9 @@ int HttpStatusOf(const absl::Status& status) {
       return 504;
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kResourceExhausted:  // memory of the machine
       return 503;
+    case absl::StatusCode::kResourceExhausted:  // the queue is full
+      return 429;
     default:
       return 500;
   }
@@ -173,17 +175,21 @@ absl::StatusOr<ScoringService::Model> ScoringService::CurrentModel() {
 HttpReply ScoringService::Handle(const HttpRequest& request) {
   Account account;
   HttpReply reply = Route(request, &account);
-  account.times.begin_ns = request.begin_ns;
-  account.times.read_ns = request.read_ns - request.begin_ns;
-  account.times.total_ns = NowNanos() - request.begin_ns;
-  metrics_.CountReply(reply.status);
-  if (account.infers && reply.status == 200) {
-    metrics_.CountScored(account.times, account.samples);
-  } else if (account.infers) {
-    metrics_.CountFailed(account.times);
-  }
-  LogIfSlow(request, reply.status, account);
+  Count(request, reply.status, &account);
   return reply;
+}
+
+void ScoringService::Count(const HttpRequest& request, int status, Account* account) {
+  account->times.begin_ns = request.begin_ns;
+  account->times.read_ns = request.read_ns - request.begin_ns;
+  account->times.total_ns = NowNanos() - request.begin_ns;
+  metrics_.CountReply(status);
+  if (account->infers && status == 200) {
+    metrics_.CountScored(account->times, account->samples);
+  } else if (account->infers) {
+    metrics_.CountFailed(account->times);
+  }
+  LogIfSlow(request, status, *account);
 }
 
 HttpReply ScoringService::Route(const HttpRequest& request, Account* account) {
@@ -232,24 +238,20 @@ HttpReply ScoringService::RouteModel(const HttpRequest& request, std::string_vie
                                      Account* account) {
   const bool of_all = rest == "stats";  // which is this one
   const std::string_view name = of_all ? std::string_view(model_name_) : TakePart(&rest);
-  if (name != model_name_) {
-    return ErrorReply(404, absl::StrCat("no model ", QuoteForMessage(name), "; there is ",
-                                        QuoteForMessage(model_name_)));
-  }
   const absl::StatusOr<Model> model = CurrentModel();
   if (!model.ok()) return ErrorReply(500, std::string(model.status().message()));
   const ModelVersion version = {.name = model_name_, .step = model->scorer->step()};
+  std::optional<std::string_view> asked;
   if (rest == "versions" || rest.starts_with("versions/")) {
     TakePart(&rest);
-    const std::string_view asked = TakePart(&rest);
-    if (asked != absl::StrCat(version.step)) {
-      return ErrorReply(404, absl::StrCat("no version ", QuoteForMessage(asked),
-                                          " of the model; it is at ", version.step));
-    }
+    asked = TakePart(&rest);
+  }
+  if (const absl::Status status = CheckModel(version, name, asked); !status.ok()) {
+    return ErrorReply(status);
   }
   if (rest == "infer") {
     if (request.method != "POST") return MethodReply("POST");
-    return Infer(request, *model, account);
+    return InferByHttp(request, *model, account);
   }
   if (!rest.empty() && rest != "ready" && rest != "config" && rest != "stats") {
     return NoPathReply(request.path);
@@ -265,40 +267,68 @@ HttpReply ScoringService::RouteModel(const HttpRequest& request, std::string_vie
                                           model->scorer->line_columns()));
 }
 
-HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, Account* account) {
+HttpReply ScoringService::InferByHttp(const HttpRequest& request, const Model& model,
+                                      Account* account) {
+  HttpReply out;
+  InferCall call = {.timeout_ns = std::numeric_limits<int64_t>::max()};
+  call.parse = [&](const ModelVersion&) -> absl::StatusOr<InferRequest> {
+    std::optional<int64_t> json_bytes;
+    if (request.inference_header_length.has_value()) {
+      int64_t bytes = 0;
+      if (!absl::SimpleAtoi(*request.inference_header_length, &bytes)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "Inference-Header-Content-Length is ",
+            QuoteForMessage(*request.inference_header_length), ", expected a number of bytes"));
+      }
+      json_bytes = bytes;
+    }
+    return ParseInferRequest(request.body, json_bytes);
+  };
+  call.reply = [&](const InferRequest& infer, const ModelVersion& version, int32_t num_tasks,
+                   std::span<const float> logits) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(InferReply reply, MakeInferReply(infer, version, num_tasks, logits));
+    out = JsonReply(200, std::move(reply.body));
+    if (reply.json_bytes.has_value()) {
+      out.content_type = "application/octet-stream";
+      out.headers.emplace_back("Inference-Header-Content-Length", absl::StrCat(*reply.json_bytes));
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status status = Score(request, call, model, account);
+  return status.ok() ? std::move(out) : ErrorReply(status);
+}
+
+absl::Status ScoringService::Infer(const HttpRequest& request, const InferCall& call) {
+  Account account;
+  const absl::StatusOr<Model> model = CurrentModel();
+  const absl::Status status = model.ok() ? Score(request, call, *model, &account)
+                                         : absl::InternalError(model.status().message());
+  Count(request, status.ok() ? 200 : HttpStatusOf(status), &account);
+  return status;
+}
+
+absl::Status ScoringService::Score(const HttpRequest& request, const InferCall& call,
+                                   const Model& model, Account* account) {
   const int64_t begin_ns = NowNanos();
   account->infers = true;
-  std::optional<int64_t> json_bytes;
-  if (request.inference_header_length.has_value()) {
-    int64_t bytes = 0;
-    if (!absl::SimpleAtoi(*request.inference_header_length, &bytes)) {
-      return ErrorReply(400, absl::StrCat("Inference-Header-Content-Length is ",
-                                          QuoteForMessage(*request.inference_header_length),
-                                          ", expected a number of bytes"));
-    }
-    json_bytes = bytes;
-  }
   const auto job = std::make_shared<ScoreJob>();
   job->signature = model.signature;
   InferRequest infer;
-  const auto parse = [&]() -> absl::Status {
-    HOTROW_ASSIGN_OR_RETURN(infer, ParseInferRequest(request.body, json_bytes));
+  const absl::Status parsed = [&]() -> absl::Status {
+    const Turn turn(&parsers_);
+    HOTROW_ASSIGN_OR_RETURN(infer, call.parse({.name = model_name_, .step = model.scorer->step()}));
     HOTROW_RETURN_IF_ERROR(CheckOutputs(infer));
     HOTROW_ASSIGN_OR_RETURN(job->request,
                             MakeScoreRequest(&infer, *model.signature, options_.samples_max));
     return absl::OkStatus();
-  };
-  const absl::Status parsed = [&] {
-    const Turn turn(&parsers_);
-    return parse();
   }();
   account->times.parse_ns = NowNanos() - begin_ns;
-  if (!parsed.ok()) return ErrorReply(parsed);
+  HOTROW_RETURN_IF_ERROR(parsed);
   infer.inputs.clear();
   account->samples = job->request.num_samples;
 
   const int64_t own_us = infer.timeout_us;
-  int64_t timeout_ns = options_.timeout_ms * kNanosPerMilli;
+  int64_t timeout_ns = std::min(call.timeout_ns, options_.timeout_ms * kNanosPerMilli);
   if (own_us > 0 && own_us < timeout_ns / kNanosPerMicro) timeout_ns = own_us * kNanosPerMicro;
   // A batch may go on for the time of another request in it, but not for one that nobody awaits.
   job->deadline = std::chrono::steady_clock::now() +
@@ -307,23 +337,17 @@ HttpReply ScoringService::Infer(const HttpRequest& request, const Model& model, 
   const absl::Status status = batcher_->Score(job, request.begin_ns + timeout_ns, &times);
   account->times.queue_ns = times.queue_ns;
   account->times.score_ns = times.score_ns;
-  if (absl::IsResourceExhausted(status)) {
-    return ErrorReply(429, std::string(status.message()));
-  }
-  if (!status.ok()) return ErrorReply(status);
+  HOTROW_RETURN_IF_ERROR(status);
   account->batch_samples = job->batch_samples;
-  if (!job->status.ok()) return ErrorReply(job->status);
-  const int64_t scored_ns = NowNanos();
-  absl::StatusOr<InferReply> reply = MakeInferReply(infer, {.name = model_name_, .step = job->step},
-                                                    model.signature->num_tasks, job->logits);
-  account->times.reply_ns = NowNanos() - scored_ns;
-  if (!reply.ok()) return ErrorReply(reply.status());
-  HttpReply out = JsonReply(200, std::move(reply->body));
-  if (reply->json_bytes.has_value()) {
-    out.content_type = "application/octet-stream";
-    out.headers.emplace_back("Inference-Header-Content-Length", absl::StrCat(*reply->json_bytes));
+  if (absl::IsResourceExhausted(job->status)) {  // memory of the machine, which is no full queue
+    return absl::UnavailableError(job->status.message());
   }
-  return out;
+  if (!job->status.ok()) return OwnStatus(job->status);
+  const int64_t scored_ns = NowNanos();
+  const absl::Status replied = call.reply(infer, {.name = model_name_, .step = job->step},
+                                          model.signature->num_tasks, job->logits);
+  account->times.reply_ns = NowNanos() - scored_ns;
+  return replied;
 }
 
 void ScoringService::RunBatch(std::span<ScoreJob* const> jobs) {
@@ -347,7 +371,7 @@ void ScoringService::LogIfSlow(const HttpRequest& request, int status, const Acc
       "slow: %s %s %d, %.1f ms: read %.1f, parse %.1f, queue %.1f, score %.1f; %d bytes",
       request.method, QuoteForMessage(request.path), status, ms(account.times.total_ns),
       ms(account.times.read_ns), ms(account.times.parse_ns), ms(account.times.queue_ns),
-      ms(account.times.score_ns), request.body.size());
+      ms(account.times.score_ns), std::ssize(request.body) + request.bytes_elsewhere);
   if (account.samples >= 0) {
     absl::StrAppend(&line, ", ", account.samples, " samples in a batch of ", account.batch_samples);
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <semaphore>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,8 @@
 #include "models/serving/scorer_source.h"
 #include "tools/serve/batcher.h"
 #include "tools/serve/http_message.h"
+#include "tools/serve/infer_reply.h"
+#include "tools/serve/infer_request.h"
 #include "tools/serve/serve_metrics.h"
 
 namespace hotrow {
@@ -38,8 +41,8 @@ struct ServiceOptions {
 // The Open Inference Protocol v2 over a Scorer: a request in, a reply out. docs/serving_http.md has
 // its paths, tensors and statuses. It knows no sockets.
 //
-// Threads: any number call Handle; a call lasts until the reply is there, timeout_ms at most beside
-//          the time to parse and to format. JSON is parsed on as many threads at once as the
+// Threads: any number call Handle and Infer; a call lasts until the reply is there, timeout_ms at
+//          most beside the time to parse and to format. As many threads parse at once as the
 //          machine has, which bounds the memory for it.
 // Errors:  Create: InvalidArgument (an option), FailedPrecondition (names of features), those of
 //          threads. Handle has none: any request gets a reply.
@@ -53,6 +56,21 @@ class ScoringService {
 
   HttpReply Handle(const HttpRequest& request);
 
+  // What becomes of an infer request that is no HTTP/1.1.
+  struct InferCall {
+    int64_t timeout_ns = 0;  // that its client waits, from its first byte; less than 1: it has gone
+    // Reads it, and checks that it is for the model.
+    std::function<absl::StatusOr<InferRequest>(const ModelVersion& model)> parse;
+    // Takes its answer: logits are [samples, tasks].
+    std::function<absl::Status(const InferRequest& request, const ModelVersion& model,
+                               int32_t num_tasks, std::span<const float> logits)>
+        reply;
+  };
+  // request: its times, its size and, for the log, what it is called. Errors: those of parse and
+  // reply, InvalidArgument, DeadlineExceeded, ResourceExhausted (the queue is full), Unavailable
+  // (the server stops, or has no memory for it), Aborted (the model was replaced), Internal.
+  absl::Status Infer(const HttpRequest& request, const InferCall& call);
+
   // What /v2/health/ready answers; at first yes. Requests are answered all the same.
   void SetReady(bool ready) { ready_ = ready; }
   // Requests that wait are refused with 503, as are those that come. Once or more.
@@ -60,6 +78,7 @@ class ScoringService {
 
   ConnectionCounts& connections() { return metrics_.connections(); }
   const std::string& model_name() const { return model_name_; }
+  int64_t timeout_ms() const { return options_.timeout_ms; }
 
  private:
   // A scorer and what requests must fit.
@@ -79,7 +98,11 @@ class ScoringService {
   absl::StatusOr<Model> CurrentModel();
   HttpReply Route(const HttpRequest& request, Account* account);
   HttpReply RouteModel(const HttpRequest& request, std::string_view rest, Account* account);
-  HttpReply Infer(const HttpRequest& request, const Model& model, Account* account);
+  HttpReply InferByHttp(const HttpRequest& request, const Model& model, Account* account);
+  absl::Status Score(const HttpRequest& request, const InferCall& call, const Model& model,
+                     Account* account);
+  // Counts a request that is answered, and tells the log where it took long.
+  void Count(const HttpRequest& request, int status, Account* account);
   void RunBatch(std::span<ScoreJob* const> jobs);
   void LogIfSlow(const HttpRequest& request, int status, const Account& account);
   std::string MetricsText();
