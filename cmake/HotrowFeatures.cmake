@@ -155,6 +155,20 @@ endif()
 _hotrow_feature(HTTPLIB "${_found}" "${_detail}" "hotrow serve"
                 "install libcpp-httplib-dev, 0.11 to 0.14")
 
+# --- gRPC: of the program hotrow alone, no library links it ----------------------------------------------
+set(_found FALSE)
+_hotrow_wanted(GRPC _wanted)
+if(_wanted AND PkgConfig_FOUND AND NOT HOTROW_STATIC)  # it loads the shared Abseil, of which there must be one
+  pkg_check_modules(GRPC QUIET IMPORTED_TARGET grpc++_unsecure>=1.51 protobuf)
+  find_program(HOTROW_PROTOC protoc)
+  find_program(HOTROW_GRPC_PLUGIN grpc_cpp_plugin)
+  if(GRPC_FOUND AND HOTROW_PROTOC AND HOTROW_GRPC_PLUGIN)
+    set(_found TRUE)
+  endif()
+endif()
+_hotrow_feature(GRPC "${_found}" "grpc++ ${GRPC_grpc++_unsecure_VERSION}" "hotrow serve by gRPC"
+                "install libgrpc++-dev, libprotobuf-dev, protobuf-compiler, protobuf-compiler-grpc")
+
 # --- oneDNN: required by ops/ -------------------------------------------------------------------------
 find_package(absl REQUIRED)
 if(HOTROW_STATIC)

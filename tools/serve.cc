@@ -29,6 +29,7 @@
 #include "models/serving/scorer.h"
 #include "tools/command.h"
 #include "tools/scorer_flags.h"
+#include "tools/serve/grpc_server.h"
 #include "tools/serve/http_server.h"
 #include "tools/serve/service.h"
 
@@ -49,6 +50,7 @@ struct ServeOptions {
   ScorerOptions scorer;
   ServiceOptions service;
   HttpServerOptions http = {.port = kDefaultPort};
+  int32_t grpc_port = -1;  // -1: none
   int64_t drain_ms = 1000;
   int64_t follow_ms = 0;
 };
@@ -56,6 +58,8 @@ struct ServeOptions {
 void AddFlags(ServeOptions* options, FlagSet* flags) {
   flags->Group("The server");
   flags->Add("port", IntFlag(&options->http.port, 0, 65535), "where it listens; 0: any free port");
+  flags->Add("grpc_port", IntFlag(&options->grpc_port, -1, 65535),
+             "where it speaks the same protocol by gRPC; 0: any free port; -1: nowhere");
   flags->AddString("address", "ADDRESS", &options->http.address,
                    "where it listens, in numbers: 127.0.0.1 for this machine alone, 0.0.0.0 for "
                    "whoever reaches it; there is no password and no encryption");
@@ -201,6 +205,8 @@ void StopFollowing(std::unique_ptr<LiveScorer> live) {
 absl::StatusOr<int> Serve(ServeOptions options) {
   // Before the model is read, which may take minutes.
   if (!HttpServer::IsThere()) return HttpServer::Start({}, nullptr, nullptr).status();
+  const bool by_grpc = options.grpc_port >= 0;
+  if (by_grpc && !GrpcServer::IsThere()) return GrpcServer::Start({}, nullptr).status();
   // Before any thread, which inherits it: the main thread waits for them.
   sigset_t signals = StopSignals();
   sigaddset(&signals, SIGPIPE);
@@ -218,6 +224,7 @@ absl::StatusOr<int> Serve(ServeOptions options) {
     if (!put && errno == EPIPE) ::kill(::getpid(), SIGPIPE);
   };
   options.http.log = options.service.log;
+  options.http.servers = by_grpc ? 2 : 1;
   options.scorer.stop = std::make_shared<std::atomic<bool>>(false);
   HOTROW_RETURN_IF_ERROR(options.http.Validate());
   HOTROW_RETURN_IF_ERROR(options.service.Validate());
@@ -242,6 +249,14 @@ absl::StatusOr<int> Serve(ServeOptions options) {
       HttpServer::Start(
           options.http, [&service](const HttpRequest& request) { return service->Handle(request); },
           &service->connections()));
+  std::unique_ptr<GrpcServer> grpc_server;
+  if (by_grpc) {
+    HttpServerOptions grpc = options.http;
+    grpc.port = options.grpc_port;
+    HOTROW_ASSIGN_OR_RETURN(grpc_server, GrpcServer::Start(grpc, service.get()));
+    std::printf("Serving gRPC at %s\n",
+                HostAndPort(options.http.address, grpc_server->port()).c_str());
+  }
   std::printf("Serving %s, step %lld, at http://%s/v2/models/%s\n", scorer->model_name().c_str(),
               static_cast<long long>(scorer->step()),
               HostAndPort(options.http.address, server->port()).c_str(),
@@ -263,7 +278,9 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   pthread_sigmask(SIG_UNBLOCK, &seconds, nullptr);
   SayStopping();
   std::this_thread::sleep_for(std::chrono::milliseconds(options.drain_ms));
-  server->Stop(options.service.timeout_ms + options.http.transfer_ms);
+  const int64_t grace_ms = options.service.timeout_ms + options.http.transfer_ms;
+  if (grpc_server != nullptr) grpc_server->Stop(grace_ms);
+  server->Stop(grace_ms);
   service->Stop();
   scorer = served.source();  // lives on, to save its hot keys when it goes
   StopFollowing(std::move(served.live));
@@ -289,12 +306,14 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kServeCommand = {
     .name = "serve",
     .operands = "MODEL",
-    .summary = "answers requests for scores by HTTP",
+    .summary = "answers requests for scores by HTTP and gRPC",
     .details =
         "MODEL is a model of --save_dir, a checkpoint, a directory of checkpoints (the newest\n"
         "counts), a directory that hotrow export wrote, or a chain of deltas. Speaks the Open "
         "Inference Protocol v2\n"
-        "with JSON and binary tensors; docs/serving_http.md has paths, tensors and statuses.\n"
+        "with JSON and binary tensors, with --grpc_port by gRPC, too; docs/serving_http.md has "
+        "paths,\n"
+        "tensors and statuses.\n"
         "SIGTERM, SIGINT, SIGHUP and what batch systems warn with end it once the requests that\n"
         "are there have their replies; while the model is read, at once.\n",
     .run = Run};

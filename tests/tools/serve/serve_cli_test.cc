@@ -20,6 +20,7 @@
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
 #include "tests/tools/serve/serve_model.h"
+#include "tools/serve/grpc_server.h"
 #include "tools/serve/http_client.h"
 #include "tools/serve/http_server.h"
 
@@ -203,6 +204,9 @@ TEST(ServeCliTest, WhatIsWrongIsSaid) {
   if (!HttpServer::IsThere()) {
     ExpectRefused({"serve", test::ServedModelDir()}, HasSubstr("libcpp-httplib-dev"));
     return;
+  }
+  if (!GrpcServer::IsThere()) {
+    ExpectRefused({"serve", "/nowhere", "--grpc_port=0"}, HasSubstr("libgrpc++-dev"));
   }
   ExpectRefused({"serve", "/nowhere"}, HasSubstr("/nowhere"));
   ExpectRefused({"serve", test::ServedModelDir(), "--address=here"}, HasSubstr("127.0.0.1"));
