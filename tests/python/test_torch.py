@@ -245,6 +245,34 @@ class StepsTest(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(trained(form=form), expected)
 
+    def test_unpooled_rows_as_a_jagged_tensor(self):
+        batch = batch_of(0)
+        values, lengths = batch["played"]
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        nested = torch.nested.nested_tensor_from_jagged(values, offsets)
+        forms = [
+            batch["played"], (values, lengths.int()), hotrow.Bags(values, offsets=offsets), nested
+        ]
+        gradient = torch.arange(3.0 * len(values), device=WHERE).view(-1, 3)
+        with make() as tables:
+            (2 * tables(batch)["played"]).backward(gradient)
+            expected = tables.digest()
+        for ids in forms:
+            with make() as tables:
+                rows = tables({**batch, "played": ids})["played"]
+                jagged = hotrow.torch.jagged(rows, ids)
+                self.assertEqual([len(part) for part in jagged.unbind()], lengths.tolist())
+                self.assertTrue(torch.equal(jagged.values(), rows))
+                (2 * jagged).values().backward(gradient)
+                self.assertEqual(tables.digest(), expected)
+        rows = torch.ones(len(values), 3)
+        both = [hotrow.torch.jagged(rows, ids) for ids in (nested, forms[2])]
+        self.assertTrue(torch.equal((both[0] + both[1]).values(), 2 * rows))  # equally long
+        pairs = hotrow.torch.jagged(torch.ones(6, 3), torch.zeros(3, 2).long())
+        self.assertEqual([len(part) for part in pairs.unbind()], [2, 2, 2])
+        with self.assertRaisesRegex(ValueError, "jagged: 7 rows are not those of these ids"):
+            hotrow.torch.jagged(torch.ones(7, 3), torch.zeros(3, 2).long())
+
     def test_keyed_batches_whose_parts_do_not_fit_are_refused(self):
         order = ["played", "seen", "item"]
         with make() as tables:

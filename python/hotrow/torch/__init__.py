@@ -16,8 +16,10 @@ if not hasattr(_torch.library, "register_autograd"):
 from .dataset import Dataset
 from .export import export
 from .module import EmbeddingCollection
-from .outputs import Embeddings
+from .outputs import Embeddings, jagged
 from .prefetch import prefetch
 from .transport import Transport
 
-__all__ = ["Dataset", "EmbeddingCollection", "Embeddings", "Transport", "export", "prefetch"]
+__all__ = [
+    "Dataset", "EmbeddingCollection", "Embeddings", "Transport", "export", "jagged", "prefetch",
+]

@@ -47,7 +47,7 @@ def is_keyed(features: Any) -> bool:
     )
 
 
-def _bags(ids: Any) -> Tuple[Any, Any, Any, Any]:
+def bags_of(ids: Any) -> Tuple[Any, Any, Any, Any]:
     """values, lengths, offsets, weights."""
     if isinstance(ids, torch.Tensor):
         if ids.is_nested:
@@ -109,7 +109,7 @@ def encode(
             out.values.append(ids)
             out.kinds.append(FIXED)
         else:
-            _add(out, name, *_bags(ids))
+            _add(out, name, *bags_of(ids))
     return out
 
 

@@ -6,6 +6,7 @@ import torch
 from torch.utils import _pytree
 
 from .. import batches
+from .features import bags_of
 
 
 class Embeddings:
@@ -52,6 +53,30 @@ class Embeddings:
 
     def __repr__(self) -> str:
         return batches.shown(list(self._columns), self.pooled, self.unpooled)
+
+
+def jagged(rows: torch.Tensor, ids: Any) -> torch.Tensor:
+    """The rows of an unpooled feature by samples: a nested tensor [B, j, dim], layout=torch.jagged.
+
+        history = hotrow.torch.jagged(out["history"], batch["history"])
+
+    rows: [N, dim], whose memory it shares, and which its gradients reach. ids: the feature as it was
+    looked up, for how many each sample has: any form but a KeyedJaggedTensor, of which give the
+    part of the feature. torch takes two such tensors for equally long, and adds them, where the
+    offsets of both `ids` are one tensor, on the device of the rows.
+    """
+    values, lengths, offsets, _ = bags_of(ids)
+    if not isinstance(values, torch.Tensor) or values.numel() != len(rows):
+        raise ValueError(
+            f"jagged: {len(rows)} rows are not those of these ids; give the feature as it was "
+            "looked up"
+        )
+    if lengths is not None:
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    elif offsets is None:
+        hotness = values.shape[1] if values.dim() == 2 else 1
+        offsets = torch.arange(len(values) + 1, device=rows.device) * hotness
+    return torch.nested.nested_tensor_from_jagged(rows, offsets.to(rows.device, torch.int64))
 
 
 # Its tensors; and what else it has, as JSON can tell it for torch.export.save.
