@@ -1,14 +1,19 @@
-"""bench/python_vs_torch.py: each model, tier and way, at sizes that say nothing."""
+"""Benchmarks in Python: each model, tier and way, at sizes that say nothing; models of peers."""
 
 import contextlib
 import importlib.util
 import io
 import json
 import os
+import random
+import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from torch_or_skip import DEVICE, WHERE, torch
+
+import hotrow.__main__
 
 PATH = os.path.join(os.path.dirname(__file__), "..", "..", "bench", "python_vs_torch.py")
 SPEC = importlib.util.spec_from_file_location("python_vs_torch", PATH)
@@ -81,6 +86,39 @@ class BenchTest(unittest.TestCase):
     def test_without_a_gpu_it_says_so(self):
         with self.assertRaisesRegex(SystemExit, "torch finds no GPU here"):
             bench.main(["--device=cuda"])
+
+
+PROGRAM = hotrow.__main__.program()
+
+
+@unittest.skipUnless(DEVICE == "cpu" and os.path.exists(PROGRAM), "needs the program, on a CPU")
+class WindowsTest(unittest.TestCase):
+    """bench/peers/torch_windows.py."""
+
+    def test_models_of_torch_judge_windows_as_those_of_hotrow(self):
+        peers = os.path.join(os.path.dirname(PATH), "peers")
+        with unittest.mock.patch.object(sys, "path", [peers, *sys.path]):
+            import torch_windows
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+
+        draw = random.Random(1)
+        ratings, movies = [], [f"{n}::Title ({n})::{'AB'[n % 2]}|C" for n in range(40)]
+        for when in range(140):
+            user, movie = draw.randrange(12), draw.randrange(40)
+            stars = 5 if draw.random() < (0.9 if (user + movie) % 2 else 0.2) else 3
+            ratings.append(f"{user}::{movie}::{stars}::{900_000_000 + 1440 * when}")
+        with tempfile.TemporaryDirectory() as folder:
+            for name, lines in (("ratings", ratings), ("movies", movies)):
+                with open(f"{folder}/{name}.dat", "w", encoding="latin-1") as file:
+                    file.write("\n".join(lines) + "\n")
+            with contextlib.redirect_stdout(io.StringIO()):
+                differences = torch_windows.main([
+                    f"--ratings={folder}/ratings.dat", f"--movies={folder}/movies.dat",
+                    f"--hotrow={PROGRAM}", f"--work={folder}", "--window=1d", "--length=6",
+                    "--batch_size=16"])
+        self.assertEqual(list(differences), ["din", "bst", "hstu"])
+        for model, difference in differences.items():
+            self.assertLess(abs(difference), 0.01, model)  # rounding moves samples past others
 
 
 if __name__ == "__main__":
