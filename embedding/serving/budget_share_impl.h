@@ -18,7 +18,7 @@ namespace hotrow::internal {
 
 // What the tables of one model have taken of a budget. Returns it when it goes.
 //
-// Threads: one takes and returns; bytes() any number.
+// Threads: all methods, any number.
 class BudgetShare {
  public:
   explicit BudgetShare(std::shared_ptr<ServingBudget> budget) : budget_(std::move(budget)) {}

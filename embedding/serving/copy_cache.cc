@@ -145,6 +145,30 @@ void CopyCache::Insert(const RowKey& key, const std::byte* row) {
   std::memcpy(RowOf(shard, slot), row, static_cast<size_t>(row_bytes_));
 }
 
+void CopyCache::Replace(const RowKey& key, const std::byte* row) {
+  if (num_shards_ == 0) return;
+  const uint64_t hash = HashOf(key);
+  Shard& shard = ShardOf(hash);
+  const std::lock_guard lock(shard.mutex);
+  const uint32_t number = IndexOf(shard)[PlaceOf(shard, key, hash)];
+  if (number != 0) std::memcpy(RowOf(shard, number - 1), row, static_cast<size_t>(row_bytes_));
+}
+
+void CopyCache::ForgetIf(absl::FunctionRef<bool(const RowKey& key)> call) {
+  for (uint64_t s = 0; s < num_shards_; ++s) {
+    Shard& shard = shards_[s];
+    const std::lock_guard lock(shard.mutex);
+    Slot* const slots = SlotsOf(shard);
+    for (int64_t slot = 0; slot < slots_; ++slot) {
+      if (slots[slot].state == 0 || !call({.key = slots[slot].key, .table = slots[slot].table})) {
+        continue;
+      }
+      Unlink(shard, slot);
+      slots[slot].state = 0;
+    }
+  }
+}
+
 void CopyCache::ForEach(int64_t number, int64_t begin, int64_t end,
                         absl::FunctionRef<void(const RowKey& key, uint32_t uses)> call) {
   Shard& shard = shards_[static_cast<size_t>(number)];

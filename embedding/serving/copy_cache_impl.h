@@ -33,8 +33,12 @@ class CopyCache {
 
   // Copies the row of a key to `row`; false: it is not here.
   bool Find(const RowKey& key, std::byte* row);
-  // A row that never differs from what is here of its key.
+  // A row that does not differ from what is here of its key.
   void Insert(const RowKey& key, const std::byte* row);
+  // Gives a key that is here another row, and forgets those keys that `call` is true of, while
+  // nobody finds or inserts any of them.
+  void Replace(const RowKey& key, const std::byte* row);
+  void ForgetIf(absl::FunctionRef<bool(const RowKey& key)> call);
 
   int64_t capacity_rows() const { return static_cast<int64_t>(num_shards_) * slots_; }
   int64_t num_shards() const { return static_cast<int64_t>(num_shards_); }

@@ -2,7 +2,9 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -22,13 +24,8 @@ namespace {
 
 constexpr char kRowFileEnd[] = ".rows";
 constexpr char kTemporaryEnd[] = ".tmp";
-constexpr char kSortName[] = "sort.tmp";
 constexpr int64_t kIdDigits = 32;
-// More would not make the sorting faster: runs are then long enough to be read in one stroke.
-constexpr int64_t kSortBytesMax = int64_t{256} << 20;
-// A disk writes pieces of this size as fast as larger ones. Where memory is short they are smaller.
-constexpr int64_t kPieceBytesMax = int64_t{1} << 20;
-constexpr int64_t kPieceShare = 8;
+constexpr int64_t kPieceShare = 8;  // of memory, for a piece that is written
 // Blocks that a reader reads at once. A queue is as fast with a few hundred in flight as with more;
 // where memory is short, buffers take a sixteenth of it and the cache the rest.
 constexpr int64_t kReaderBlocksMax = 1024;
@@ -65,15 +62,11 @@ uint32_t HeaderCrc(const HotKeysHeader& header) {
   return Crc32c(std::as_bytes(std::span(&header, 1)).subspan(0, offsetof(HotKeysHeader, crc)));
 }
 
-// The id that a file in the directory is of; empty: it is none of ours.
-std::string_view IdOf(std::string_view name) {
+// Whether it is the name of a file of rows, finished or not.
+bool IsRowFile(std::string_view name) {
   if (name.ends_with(kTemporaryEnd)) name.remove_suffix(sizeof(kTemporaryEnd) - 1);
-  if (!name.ends_with(kRowFileEnd) || name.size() < kIdDigits + 1 || name[kIdDigits] != '-') {
-    return {};
-  }
-  const std::string_view id = name.substr(0, kIdDigits);
-  return id.find_first_not_of("0123456789abcdef") == std::string_view::npos ? id
-                                                                            : std::string_view();
+  return name.ends_with(kRowFileEnd) && name.size() > kIdDigits && name[kIdDigits] == '-' &&
+         name.substr(0, kIdDigits).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 absl::Status With(const absl::Status& status, const std::string& remedy) {
@@ -150,52 +143,115 @@ absl::Status DiskRows::MakeReaders() {
 
 DiskRows::DiskRows(const Options& options) : options_(options) {
   for (const int64_t bytes : options_.row_bytes) {
-    stride_ = std::max(stride_, RoundUp(bytes, 16));
-    block_bytes_ = std::max(block_bytes_, RowBlockBytes(bytes));
+    row_bytes_.push_back(bytes + (options_.keeps_steps ? kRowStepBytes : 0));
+    stride_ = std::max(stride_, RoundUp(row_bytes_.back(), 16));
+    block_bytes_ = std::max(block_bytes_, RowBlockBytes(row_bytes_.back()));
   }
 }
 
 DiskRows::~DiskRows() {
+  UnlockChanges();
   for (const std::unique_ptr<Reader>& reader : readers_) options_.share->Return(&reader->blocks_);
 }
 
-std::string DiskRows::PathOf(uint32_t table) const {
-  return absl::StrFormat("%s/%s-%05u%s", options_.dir, options_.id.ToHex(), table, kRowFileEnd);
+std::string DiskRows::NameOf(uint32_t table, const Hash128& id) const {
+  return absl::StrFormat("%s-%05u%s", id.ToHex(), table, kRowFileEnd);
 }
 
-RowFileSpec DiskRows::SpecOf(uint32_t table) const {
-  return {.path = PathOf(table),
+RowFileSpec DiskRows::SpecOf(uint32_t table, const Hash128& id) const {
+  return {.path = absl::StrCat(options_.dir, "/", NameOf(table, id)),
           .table_name = options_.tables[table],
           .table = table,
-          .id = options_.id,
-          .row_bytes = options_.row_bytes[table]};
+          .id = id,
+          .row_bytes = row_bytes_[table]};
+}
+
+const std::byte* DiskRows::WithStep(const RowKey& key, const std::byte* row, uint32_t last_step,
+                                    std::vector<std::byte>* buffer) const {
+  if (!options_.keeps_steps) return row;
+  const auto bytes = static_cast<size_t>(options_.row_bytes[key.table]);
+  buffer->assign(bytes + kRowStepBytes, std::byte{0});
+  if (row != nullptr) std::memcpy(buffer->data(), row, bytes);
+  std::memcpy(buffer->data() + bytes, &last_step, sizeof(last_step));
+  return buffer->data();
 }
 
 absl::StatusOr<std::unique_ptr<DiskRows>> DiskRows::Create(const Options& options) {
   std::unique_ptr<DiskRows> out(new DiskRows(options));
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*options.env, options.dir));
-  out->complete_ = true;
-  for (uint32_t t = 0; t < options.tables.size() && out->complete_; ++t) {
-    HOTROW_ASSIGN_OR_RETURN(out->complete_, options.env->Exists(out->PathOf(t)));
-  }
+  HOTROW_RETURN_IF_ERROR(out->FindFiles());
   if (!out->complete_) HOTROW_RETURN_IF_ERROR(out->StartWriting());
   return out;
 }
 
-absl::Status DiskRows::StartWriting() {
+std::set<std::string> DiskRows::NamesOf(const LevelsManifest& list) const {
+  std::set<std::string> out;
+  for (uint32_t t = 0; t < list.tables.size(); ++t) {
+    for (const Hash128& id : list.tables[t].files) out.insert(NameOf(t, id));
+  }
+  return out;
+}
+
+absl::Status DiskRows::FindFiles() {
+  // Whoever changes rows there may replace the list and remove files of it meanwhile.
+  constexpr int kTries = 4;
+  for (int i = 0; i < kTries && !complete_; ++i) {
+    std::optional<LevelsManifest> list;
+    if (options_.keeps_steps) {
+      HOTROW_ASSIGN_OR_RETURN(list, ReadLevelsManifest(*options_.env, options_.dir));
+    }
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> listed,
+                            options_.env->ListDir(options_.dir));
+    const std::set<std::string> names(listed.begin(), listed.end());
+    // Takes the rows that are nearest to what is wanted.
+    const auto take = [&](LevelsManifest&& found) {
+      const auto at =
+          static_cast<size_t>(std::ranges::find(options_.ids, found.id) - options_.ids.begin());
+      if (at == options_.ids.size() || (complete_ && at >= found_) ||
+          found.tables.size() != options_.tables.size() ||
+          !std::ranges::includes(names, NamesOf(found))) {
+        return;
+      }
+      complete_ = true;
+      found_ = at;
+      list_ = std::move(found);
+    };
+    for (const Hash128& id : options_.ids) take(WholeFiles(id));
+    if (!list.has_value() || std::ranges::find(options_.ids, list->id) == options_.ids.end()) break;
+    take(*std::move(list));
+  }
+  return absl::OkStatus();
+}
+
+// A file of each table with all of its rows, and no levels.
+LevelsManifest DiskRows::WholeFiles(const Hash128& id) const {
+  LevelsManifest out = {.id = id, .tables = {}};
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    out.tables.push_back({.rows = -1, .age_line = 0, .files = {id}});
+  }
+  return out;
+}
+
+absl::Status DiskRows::TakeLock() {
   absl::StatusOr<std::unique_ptr<FileLock>> lock =
       options_.env->LockFile(options_.dir + "/rows.lock", LockMode::kExclusive);
   if (absl::IsFailedPrecondition(lock.status())) {
     return With(lock.status(),
-                "it writes rows there: open the model when it is done, or in another directory");
+                "it writes or changes rows there: open the model when it is done, or in another "
+                "directory");
   }
   HOTROW_RETURN_IF_ERROR(lock.status());
   lock_ = *std::move(lock);
+  return absl::OkStatus();
+}
+
+absl::Status DiskRows::StartWriting() {
+  HOTROW_RETURN_IF_ERROR(TakeLock());
   HOTROW_ASSIGN_OR_RETURN(
       sorter_, RowSorter::Create({.env = options_.env,
                                   .path = absl::StrCat(options_.dir, "/", kSortName),
                                   .tables = options_.tables,
-                                  .row_bytes = options_.row_bytes,
+                                  .row_bytes = row_bytes_,
                                   .memory_bytes = std::min(options_.limit_bytes / 2, kSortBytesMax),
                                   .share = options_.share}));
   return absl::OkStatus();
@@ -204,13 +260,15 @@ absl::Status DiskRows::StartWriting() {
 // An error of writing, with its remedy where the disk is full.
 absl::Status DiskRows::WithRoomNeeded(const absl::Status& status) const {
   if (!IsOutOfRoom(status)) return status;
-  return With(status, absl::StrCat("rows_dir ", options_.dir,
-                                   " needs room for all rows, twice while they are sorted"));
+  return With(status,
+              absl::StrCat("rows_dir ", options_.dir,
+                           " needs room for all rows, twice while they are sorted or merged"));
 }
 
-absl::Status DiskRows::Put(RowSorter::Kind kind, const RowKey& key, const std::byte* row) {
+absl::Status DiskRows::Put(RowSorter::Kind kind, const RowKey& key, uint32_t last_step,
+                           const std::byte* row) {
   HOTROW_CHECK(sorter_ != nullptr);
-  const absl::Status put = sorter_->Put(kind, key, row);
+  const absl::Status put = sorter_->Put(kind, key, WithStep(key, row, last_step, &row_));
   return put.ok() ? put : WithRoomNeeded(put);
 }
 
@@ -218,7 +276,7 @@ absl::Status DiskRows::WriteFiles() {
   HOTROW_RETURN_IF_ERROR(sorter_->Finish());
   const int64_t piece = std::min(options_.limit_bytes / kPieceShare, kPieceBytesMax);
   for (uint32_t t = 0; t < options_.tables.size(); ++t) {
-    const RowFileSpec spec = SpecOf(t);
+    const RowFileSpec spec = SpecOf(t, options_.ids[0]);
     HOTROW_RETURN_IF_ERROR(
         WriteFileAtomicallyWith(*options_.env, spec.path, [&](File& file) -> absl::Status {
           HOTROW_ASSIGN_OR_RETURN(
@@ -236,18 +294,18 @@ absl::Status DiskRows::WriteFiles() {
   }
   HOTROW_CHECK(sorter_->done());
   sorter_.reset();
-  return RemoveOthers();
+  list_ = WholeFiles(options_.ids[0]);
+  return RemoveOthers(NamesOf(list_));
 }
 
-// What earlier models have left. Who reads these files has them open.
-absl::Status DiskRows::RemoveOthers() const {
+// What earlier models have left, or who was killed. Who reads these files has them open.
+absl::Status DiskRows::RemoveOthers(const std::set<std::string>& keep) const {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           options_.env->ListDir(options_.dir));
-  const std::string own = options_.id.ToHex();
   for (const std::string& name : names) {
-    const std::string_view id = IdOf(name);
-    const bool is_own = id == own && !name.ends_with(kTemporaryEnd);
-    if (name != kSortName && (id.empty() || is_own)) continue;
+    const bool is_ours = IsRowFile(name) || name == kSortName || name == kLevelsName ||
+                         name == absl::StrCat(kLevelsName, kTemporaryEnd);
+    if (!is_ours || keep.contains(name)) continue;
     HOTROW_RETURN_IF_ERROR(options_.env->Remove(absl::StrCat(options_.dir, "/", name)));
   }
   return absl::OkStatus();
@@ -258,11 +316,17 @@ absl::Status DiskRows::Finish() {
     if (const absl::Status written = WriteFiles(); !written.ok()) return WithRoomNeeded(written);
     complete_ = true;
   }
-  for (uint32_t t = 0; t < options_.tables.size(); ++t) {
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<RowFile> file,
-                            RowFile::Open(*options_.env, SpecOf(t), options_.share));
-    files_.push_back(std::move(file));
+  absl::Status opened = OpenFiles();
+  // Whoever changes rows there may have merged files meanwhile: the list then has others.
+  constexpr int kAgainMax = 3;
+  for (int again = kAgainMax; again > 0 && lock_ == nullptr && absl::IsNotFound(opened); --again) {
+    const Hash128 id = list_.id;
+    complete_ = false;
+    HOTROW_RETURN_IF_ERROR(FindFiles());
+    if (!complete_ || !(list_.id == id)) break;
+    opened = OpenFiles();
   }
+  HOTROW_RETURN_IF_ERROR(opened);
   lock_.reset();
   HOTROW_RETURN_IF_ERROR(MakeReaders());
   HOTROW_RETURN_IF_ERROR(MakeCaches());
@@ -274,19 +338,58 @@ absl::Status DiskRows::Finish() {
   return absl::OkStatus();
 }
 
+absl::Status DiskRows::OpenFiles() {
+  auto levels = std::make_shared<RowLevels>();
+  auto version = std::make_shared<DiskVersion>();
+  for (uint32_t t = 0; t < list_.tables.size(); ++t) {
+    const LevelsManifest::Table& table = list_.tables[t];
+    RowLevels::Files& files = levels->of.emplace_back();
+    for (const Hash128& id : table.files) {
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<RowFile> file,
+                              RowFile::Open(*options_.env, SpecOf(t, id), options_.share));
+      files.push_back(std::move(file));
+    }
+    version->rows.push_back(table.rows >= 0 ? table.rows : files.back()->rows());
+    version->age_lines.push_back(table.age_line);
+    version->before_cache.push_back(0);
+  }
+  CountLevels(*levels);
+  version->set_levels(std::move(levels));
+  const std::lock_guard lock(change_mutex_);
+  current_ = std::move(version);
+  id_ = list_.id;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const DiskVersion> DiskRows::current() const {
+  const std::lock_guard lock(change_mutex_);
+  return current_;
+}
+
 absl::Status DiskRows::MakeCaches() {
   // What each width has, in bytes of rows.
   std::map<int64_t, int64_t> rows_of;
   int64_t weight = 0;
-  for (uint32_t t = 0; t < files_.size(); ++t) {
-    rows_of[options_.row_bytes[t]] += files_[t]->rows();
-    weight += files_[t]->rows() * options_.row_bytes[t];
+  const std::shared_ptr<const RowLevels> levels = current_->levels();
+  int64_t index_bytes = 0;
+  for (uint32_t t = 0; t < levels->of.size(); ++t) {
+    for (const std::shared_ptr<const RowFile>& file : levels->of[t]) {
+      rows_of[row_bytes_[t]] += file->rows();
+      weight += file->rows() * row_bytes_[t];
+      index_bytes += file->index_bytes();
+    }
   }
+  // Levels have half the index of all rows at most, and while they are merged there is another one.
+  const int64_t changes =
+      options_.keeps_steps
+          ? 2 * index_bytes + std::max(options_.limit_bytes / kChangesShare, kChangesBytesMin)
+          : 0;
   std::map<int64_t, CopyCache*> cache_of;
   for (const auto& [row_bytes, rows] : rows_of) {
     const ServingBudget& budget = options_.share->budget();
     const int64_t left =
-        std::min(options_.limit_bytes - options_.share->bytes(), budget.bytes() - budget.used());
+        std::min(options_.limit_bytes - options_.share->bytes(), budget.bytes() - budget.used()) -
+        changes;
     const double share =
         weight == 0 ? 0 : static_cast<double>(rows * row_bytes) / static_cast<double>(weight);
     weight -= rows * row_bytes;
@@ -297,57 +400,102 @@ absl::Status DiskRows::MakeCaches() {
     cache_of[row_bytes] = cache.get();
     caches_.push_back(std::move(cache));
   }
-  for (const int64_t row_bytes : options_.row_bytes) cache_of_.push_back(cache_of[row_bytes]);
+  for (const int64_t row_bytes : row_bytes_) cache_of_.push_back(cache_of[row_bytes]);
   return absl::OkStatus();
 }
 
 // --- Reading
 
-absl::Status DiskRows::Fetch(Reader* reader) const {
-  std::vector<Reader::Wanted>& wanted = reader->wanted_;
-  HOTROW_RETURN_IF_ERROR(reader->rows_.Reserve(std::ssize(wanted) * stride_));  // <= keys_max
-  reader->reads_.clear();
-  int64_t hits = 0;
-  for (size_t number = 0; number < wanted.size(); ++number) {
-    Reader::Wanted& want = wanted[number];
-    std::byte* const row = reader->rows_.data() + static_cast<int64_t>(number) * stride_;
-    want.found = cache_of_[want.key.table]->Find(want.key, row);
-    hits += want.found ? 1 : 0;
-    if (want.found) continue;
-    want.block = files_[want.key.table]->BlockOf(want.key.key);
-    if (want.block >= 0) reader->reads_.push_back(static_cast<uint32_t>(number));
-  }
-  const auto misses = std::ssize(reader->reads_);
-  hits_.Add(hits);
-  misses_.Add(misses);
-  absent_.Add(std::ssize(wanted) - hits - misses);
-  return misses == 0 ? absl::OkStatus() : ReadBlocks(reader);
+// Whether a row that is found counts.
+bool DiskRows::IsAlive(uint32_t table, uint32_t age_line, const std::byte* row) const {
+  if (!options_.keeps_steps) return true;
+  uint32_t last_step;
+  std::memcpy(&last_step, row + options_.row_bytes[table], sizeof(last_step));
+  return last_step != kRowGone && (last_step == 0 || last_step >= age_line);
 }
 
-absl::Status DiskRows::ReadBlocks(Reader* reader) const {
+// Goes on to the next file that may have the key, from want->file on; false: none has to be read.
+bool DiskRows::Seek(const RowLevels& levels, const DiskVersion& version, Reader::Wanted* want,
+                    std::byte* row) const {
+  const RowLevels::Files& files = levels.of[want->key.table];
+  for (;; ++want->file) {
+    if (!want->asked_cache && want->file == version.before_cache[want->key.table]) {
+      want->asked_cache = true;
+      if (cache_of_[want->key.table]->Find(want->key, row)) {
+        want->found = IsAlive(want->key.table, version.age_lines[want->key.table], row);
+        want->done = true;
+      }
+    }
+    if (want->file == files.size()) want->done = true;
+    if (want->done) return false;
+    want->block = files[want->file]->BlockOf(want->key.key);
+    if (want->block >= 0) return true;
+  }
+}
+
+absl::Status DiskRows::Fetch(const DiskVersion& version, Reader* reader) const {
+  const std::shared_ptr<const RowLevels> levels = version.levels();
+  std::vector<Reader::Wanted>& wanted = reader->wanted_;
+  std::vector<uint32_t>& reads = reader->reads_;
+  HOTROW_RETURN_IF_ERROR(reader->rows_.Reserve(std::ssize(wanted) * stride_));  // <= keys_max
+  const auto row_of = [&](uint32_t number) { return reader->rows_.data() + number * stride_; };
+  reads.clear();
+  int64_t absent = 0;
+  for (uint32_t number = 0; number < wanted.size(); ++number) {
+    Reader::Wanted& want = wanted[number];
+    want = {.key = want.key};
+    if (Seek(*levels, version, &want, row_of(number))) {
+      reads.push_back(number);
+    } else {
+      absent += want.file == levels->of[want.key.table].size() ? 1 : 0;
+    }
+  }
+  const auto misses = std::ssize(reads);
+  hits_.Add(std::ssize(wanted) - misses - absent);
+  misses_.Add(misses);
+  absent_.Add(absent);
+  while (!reads.empty()) {
+    HOTROW_RETURN_IF_ERROR(ReadBlocks(*levels, version, reader));
+    // Where a filter was wrong, an older file may have the key.
+    std::erase_if(reads, [&](uint32_t number) {
+      Reader::Wanted& want = wanted[number];
+      if (want.done) return true;
+      ++want.file;
+      return !Seek(*levels, version, &want, row_of(number));
+    });
+  }
+  return absl::OkStatus();
+}
+
+// One block for each of reader->reads_.
+absl::Status DiskRows::ReadBlocks(const RowLevels& levels, const DiskVersion& version,
+                                  Reader* reader) const {
   std::vector<Reader::Wanted>& wanted = reader->wanted_;
   std::vector<uint32_t>& reads = reader->reads_;
   // Rows of one block are read together, and blocks of a file in their order.
-  std::sort(reads.begin(), reads.end(), [&](uint32_t a, uint32_t b) {
-    if (wanted[a].key.table != wanted[b].key.table)
-      return wanted[a].key.table < wanted[b].key.table;
-    return wanted[a].block < wanted[b].block;
-  });
+  const auto place_of = [&](uint32_t number) {
+    const Reader::Wanted& want = wanted[number];
+    return std::tuple(want.key.table, want.file, want.block);
+  };
+  std::sort(reads.begin(), reads.end(),
+            [&](uint32_t a, uint32_t b) { return place_of(a) < place_of(b); });
   const auto address = reinterpret_cast<uintptr_t>(reader->blocks_.data());
   const auto skipped = static_cast<int64_t>(-address & (kRowFileSectorBytes - 1));
   const int64_t room = (reader->blocks_.size() - skipped) / block_bytes_;
   const auto same_block = [&](size_t a, size_t b) {
-    return wanted[reads[a]].key.table == wanted[reads[b]].key.table &&
-           wanted[reads[a]].block == wanted[reads[b]].block;
+    return place_of(reads[a]) == place_of(reads[b]);
+  };
+  const auto file_of = [&](const Reader::Wanted& want) -> const RowFile& {
+    return *levels.of[want.key.table][want.file];
   };
   for (size_t next = 0; next < reads.size();) {
     reader->requests_.clear();
     int64_t bytes = 0;
     while (next < reads.size() && std::ssize(reader->requests_) < room) {
       const Reader::Wanted& first = wanted[reads[next]];
-      IoRequest request = files_[first.key.table]->Request(
-          first.block,
-          reader->blocks_.data() + skipped + std::ssize(reader->requests_) * block_bytes_);
+      IoRequest request =
+          file_of(first).Request(first.block, reader->blocks_.data() + skipped +
+                                                  std::ssize(reader->requests_) * block_bytes_);
       request.user_data = next;
       bytes += request.bytes;
       reader->requests_.push_back(std::move(request));
@@ -360,18 +508,20 @@ absl::Status DiskRows::ReadBlocks(Reader* reader) const {
     reader->queue_->Run(reader->requests_, [&](IoRequest& request) {
       const auto begin = static_cast<size_t>(request.user_data);
       const Reader::Wanted& first = wanted[reads[begin]];
-      const RowFile& file = *files_[first.key.table];
+      const RowFile& file = file_of(first);
       const absl::Status read = file.Check(first.block, request);
       status.Update(read);
       if (!read.ok()) return;
       for (size_t r = begin; r < reads.size() && same_block(begin, r); ++r) {
         Reader::Wanted& want = wanted[reads[r]];
+        const uint32_t table = want.key.table;
         const std::byte* const row = file.Find(request.data, want.key.key);
         if (row == nullptr) continue;  // the filter was wrong
-        want.found = true;
+        want.done = true;
+        want.found = IsAlive(table, version.age_lines[table], row);
         std::memcpy(reader->rows_.data() + int64_t{reads[r]} * stride_, row,
-                    static_cast<size_t>(options_.row_bytes[want.key.table]));
-        cache_of_[want.key.table]->Insert(want.key, row);
+                    static_cast<size_t>(row_bytes_[table]));
+        if (want.asked_cache) cache_of_[table]->Insert(want.key, row);
       }
     });
     HOTROW_RETURN_IF_ERROR(status);
@@ -384,7 +534,10 @@ ServingReadStats DiskRows::stats() const {
                           .misses = misses_.value(),
                           .absent = absent_.value(),
                           .reads = reads_.value(),
-                          .read_bytes = read_bytes_.value()};
+                          .read_bytes = read_bytes_.value(),
+                          .levels = levels_now_.load(std::memory_order_relaxed),
+                          .written_bytes = written_bytes_.value(),
+                          .merges_failed = merges_failed_.value()};
   for (const std::unique_ptr<CopyCache>& cache : caches_) out.cache_rows += cache->capacity_rows();
   return out;
 }
@@ -506,7 +659,7 @@ absl::Status DiskRows::ReadHotKeys() {
           ++wanted;
         }
         room -= wanted;
-        HOTROW_RETURN_IF_ERROR(Fetch(reader));
+        HOTROW_RETURN_IF_ERROR(Fetch(*current_, reader));
       }
       return absl::OkStatus();
     });

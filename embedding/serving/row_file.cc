@@ -81,15 +81,16 @@ RowFileWriter::~RowFileWriter() {
 absl::StatusOr<std::unique_ptr<RowFileWriter>> RowFileWriter::Create(const RowFileSpec& spec,
                                                                      int64_t rows_max,
                                                                      int64_t piece_bytes,
-                                                                     File* file,
-                                                                     BudgetShare* share) {
+                                                                     File* file, BudgetShare* share,
+                                                                     int64_t filter_bytes) {
   std::unique_ptr<RowFileWriter> out(new RowFileWriter(spec, file, share));
   const std::string what =
       absl::StrCat("writing the ", rows_max, " rows of table \"", spec.table_name, "\" to a disk");
   if (rows_max > 0) {
     HOTROW_RETURN_IF_ERROR(
         share->Take(CeilDiv(rows_max, out->rows_per_block_), what, &out->fences_));
-    HOTROW_RETURN_IF_ERROR(share->Take(FilterBlocks(rows_max) * kFilterWords, what, &out->filter_));
+    HOTROW_RETURN_IF_ERROR(
+        share->Take(FilterBlocks(rows_max * filter_bytes) * kFilterWords, what, &out->filter_));
   }
   const int64_t piece = std::max(piece_bytes / out->block_bytes_, int64_t{1}) * out->block_bytes_;
   HOTROW_RETURN_IF_ERROR(share->Take(piece, what, &out->piece_));
@@ -283,16 +284,41 @@ absl::Status RowFile::Check(int64_t block, const IoRequest& request) const {
                               ": its checksum does not match"));
 }
 
-const std::byte* RowFile::Find(const std::byte* block, uint64_t key) const {
+int64_t RowFile::RowsOf(const std::byte* block) {
   RowBlockHeader header;
   std::memcpy(&header, block, sizeof(header));
-  const std::byte* const keys = block + kBlockHeaderBytes;
-  for (int64_t i = 0; i < header.rows; ++i) {
-    uint64_t own;
-    std::memcpy(&own, keys + i * kKeyBytes, sizeof(own));
-    if (own == key) return keys + header.rows * kKeyBytes + i * spec_.row_bytes;
+  return header.rows;
+}
+
+uint64_t RowFile::KeyAt(const std::byte* block, int64_t i) const {
+  uint64_t key;
+  std::memcpy(&key, block + kBlockHeaderBytes + i * kKeyBytes, sizeof(key));
+  return key;
+}
+
+const std::byte* RowFile::RowAt(const std::byte* block, int64_t i) const {
+  return block + kBlockHeaderBytes + RowsOf(block) * kKeyBytes + i * spec_.row_bytes;
+}
+
+const std::byte* RowFile::Find(const std::byte* block, uint64_t key) const {
+  const int64_t rows = RowsOf(block);
+  for (int64_t i = 0; i < rows; ++i) {
+    if (KeyAt(block, i) == key) return RowAt(block, i);
   }
   return nullptr;
+}
+
+absl::StatusOr<int64_t> RowFile::ReadBlocks(int64_t first, std::span<std::byte> data) const {
+  const int64_t count = std::min(std::ssize(data) / block_bytes_, blocks() - first);
+  IoRequest request = Request(first, data.data());
+  request.status =
+      ReadFull(*file_, request.offset, data.first(static_cast<size_t>(count * block_bytes_)));
+  for (int64_t i = 0; i < count; ++i) {
+    HOTROW_RETURN_IF_ERROR(Check(first + i, request));
+    request.data += block_bytes_;
+    request.offset += block_bytes_;
+  }
+  return count;
 }
 
 }  // namespace hotrow::internal

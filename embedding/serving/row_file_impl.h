@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -68,10 +69,12 @@ struct RowFileSpec {
 class RowFileWriter {
  public:
   // rows_max: as many as may come. piece_bytes: what is written at once, a block at least.
+  // filter_bytes: of a row; with 2 some 0.1 % of the keys without a row are taken for others.
   static absl::StatusOr<std::unique_ptr<RowFileWriter>> Create(const RowFileSpec& spec,
                                                                int64_t rows_max,
                                                                int64_t piece_bytes, File* file,
-                                                               BudgetShare* share);
+                                                               BudgetShare* share,
+                                                               int64_t filter_bytes = 1);
   ~RowFileWriter();
 
   // Hashes of keys ascend.
@@ -116,6 +119,11 @@ class RowFile {
   int64_t rows() const { return rows_; }
   int64_t blocks() const { return fences_.size(); }
   int64_t block_bytes() const { return block_bytes_; }
+  const RowFileSpec& spec() const { return spec_; }
+  int64_t index_bytes() const { return fences_.bytes() + filter_.bytes(); }  // in memory
+  int64_t bytes() const {                                                    // of the file
+    return kRowFileHeaderBytes + blocks() * block_bytes_ + index_bytes();
+  }
 
   // The block in which the row of this key lies if it has one; -1: it has none.
   int64_t BlockOf(uint64_t key) const;
@@ -126,6 +134,14 @@ class RowFile {
   absl::Status Check(int64_t block, const IoRequest& request) const;
   // The row of a key in a block that was checked; null: it has none.
   const std::byte* Find(const std::byte* block, uint64_t key) const;
+
+  // For who reads the whole file, in its order: reads and checks the blocks from `first` on that
+  // data has room for, which is aligned as for Request; returns how many. Errors: as Check.
+  absl::StatusOr<int64_t> ReadBlocks(int64_t first, std::span<std::byte> data) const;
+  // The rows of a block that was checked, and the i-th of them.
+  static int64_t RowsOf(const std::byte* block);
+  uint64_t KeyAt(const std::byte* block, int64_t i) const;
+  const std::byte* RowAt(const std::byte* block, int64_t i) const;
 
  private:
   RowFile(const RowFileSpec& spec, BudgetShare* share) : spec_(spec), share_(share) {}

@@ -159,6 +159,7 @@ absl::Status ServingTables::Init() {
 void ServingTables::MakeView() {
   view_ = std::make_unique<View>();
   for (const std::unique_ptr<Table>& table : rows_) view_->tables.push_back({table->rows.view()});
+  if (disk_ != nullptr) view_->disk = disk_->current();
 }
 
 absl::Status ServingTables::CheckTable(const RowKey& key) const {
@@ -171,7 +172,7 @@ absl::Status ServingTables::CheckTable(const RowKey& key) const {
 }
 
 int64_t ServingTables::rows(uint32_t table) const {
-  return disk_ != nullptr ? disk_->rows(table) : rows_[table]->rows.rows();
+  return disk_ != nullptr ? disk_->current()->rows[table] : rows_[table]->rows.rows();
 }
 
 std::vector<uint64_t> ServingTables::KeysOf(uint32_t table) const {
@@ -325,7 +326,7 @@ absl::Status ServingTables::PoolParts(const View& view, Scratch* scratch) const 
         scratch->numbers.push_back(reader.Want({.key = key, .table = part.lookup.table}));
       }
     }
-    HOTROW_RETURN_IF_ERROR(disk_->Fetch(&reader));
+    HOTROW_RETURN_IF_ERROR(disk_->Fetch(*view.disk, &reader));
   }
   size_t next = 0;
   for (Scratch::Part& part : scratch->parts) {
@@ -417,17 +418,23 @@ ServingTables::Scratch::~Scratch() = default;
 
 // What decides the bits of the files' rows: what they are made of, and all that RowKeeper makes of
 // it. Numbers of floats are their bits.
-Hash128 ServingTables::RowsId() const {
+Hash128 ServingTables::RowsId(const std::string& rows_source) const {
   constexpr uint64_t kKey = 0x7365727665;  // "serve"
   const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
   std::string text = absl::StrCat("version ", internal::kRowFileVersions.last, " source ",
-                                  options_.rows_source.size(), " ", options_.rows_source, " ");
-  if (options_.rows_source.empty()) text += UniqueId::Random().ToHex();
-  absl::StrAppend(&text, " steps ", options_.first_step, " ", options_.rows_missed_steps, " seed ",
-                  options_.seed);
+                                  rows_source.size(), " ", rows_source, " ");
+  if (rows_source.empty()) text += UniqueId::Random().ToHex();
+  // What steps and rates do to rows that may change is a matter of their source, and of an older
+  // one not to differ, but where a table decays as a whole.
+  const bool decays = std::ranges::any_of(
+      rows_, [](const std::unique_ptr<Table>& table) { return table->history != nullptr; });
+  const bool in_source = options_.keeps_steps && !decays;
+  absl::StrAppend(&text, " steps ", in_source ? 0 : options_.first_step, " ",
+                  in_source ? false : options_.rows_missed_steps, " seed ", options_.seed);
   for (const LearningRateRun& run : options_.learning_rates) {
-    absl::StrAppend(&text, " ", run.last_step, ":", bits(run.factor));
+    if (!in_source) absl::StrAppend(&text, " ", run.last_step, ":", bits(run.factor));
   }
+  if (options_.keeps_steps) text += " kept";
   for (const ServingTable& table : options_.tables) {
     const SparseOptimizerConfig& o = table.optimizer;
     absl::StrAppend(&text, "\n", table.name.size(), " ", table.name, " ",
@@ -446,14 +453,17 @@ Hash128 ServingTables::RowsId() const {
 absl::Status ServingTables::OpenDisk() {
   DiskRows::Options disk = {.env = options_.env != nullptr ? options_.env : &PosixEnv(),
                             .dir = options_.rows_dir,
-                            .id = RowsId(),
+                            .ids = {RowsId(options_.rows_source)},
+                            .keeps_steps = options_.keeps_steps,
                             .limit_bytes = share_->budget().bytes(),
                             .readers = options_.readers,
                             .keys_max = lookups_max_,
+                            .merge_bytes_per_second = options_.merge_bytes_per_second,
                             .stop = options_.stop,
                             .share = share_.get()};
   // Half of a shared budget, so that there is room for the tables that take their place.
   if (options_.budget != nullptr) disk.limit_bytes /= 2;
+  for (const std::string& source : options_.older_sources) disk.ids.push_back(RowsId(source));
   for (const ServingTable& table : options_.tables) {
     disk.tables.push_back(table.name);
     disk.row_bytes.push_back(ServingRowBytes(table.rows, table.layout));
@@ -472,6 +482,19 @@ absl::Status ServingTables::Prepare(Scratch* scratch) const {
   }
   scratch->disk.reset(new internal::DiskReader{disk_.get(), std::move(reader)});
   return absl::OkStatus();
+}
+
+absl::Status ServingTables::LockRows() {
+  return disk_ != nullptr && options_.keeps_steps ? disk_->LockChanges() : absl::OkStatus();
+}
+
+void ServingTables::UnlockRows() {
+  if (disk_ != nullptr) disk_->UnlockChanges();
+}
+
+absl::Status ServingTables::MergeRows() {
+  HOTROW_RETURN_IF_ERROR(LockRows());
+  return disk_ != nullptr ? disk_->Merge() : absl::OkStatus();
 }
 
 ServingReadStats ServingTables::read_stats() const {
@@ -503,10 +526,14 @@ bool ServingTables::Builder::has_rows() const {
   return tables_->disk_ != nullptr && tables_->disk_->complete();
 }
 
+size_t ServingTables::Builder::rows_found() const {
+  return tables_->disk_ != nullptr ? tables_->disk_->found() : 0;
+}
+
 absl::Status ServingTables::Builder::Add(const RowKey& key, std::span<const std::byte> row) {
   HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, tables_->keeper_->Keep(key, row));
   if (tables_->disk_ != nullptr) {
-    return tables_->disk_->Put(RowSorter::Kind::kAdd, key, kept.row);
+    return tables_->disk_->Put(RowSorter::Kind::kAdd, key, kept.last_step, kept.row);
   }
   return tables_->rows_[key.table]->rows.Add(key.key, kept.last_step, kept.row);
 }
@@ -520,7 +547,7 @@ absl::Status ServingTables::Builder::AddKept(const RowKey& key, std::span<const 
                                                    " bytes of a row, expected ", expected));
   }
   if (tables_->disk_ != nullptr) {
-    return tables_->disk_->Put(RowSorter::Kind::kAdd, key, kept.data());
+    return tables_->disk_->Put(RowSorter::Kind::kAdd, key, /*last_step=*/0, kept.data());
   }
   return tables_->rows_[key.table]->rows.Add(key.key, /*last_step=*/0, kept.data());
 }
@@ -528,7 +555,7 @@ absl::Status ServingTables::Builder::AddKept(const RowKey& key, std::span<const 
 absl::Status ServingTables::Builder::Set(const RowKey& key, std::span<const std::byte> row) {
   if (tables_->disk_ != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, tables_->keeper_->Keep(key, row));
-    return tables_->disk_->Put(RowSorter::Kind::kSet, key, kept.row);
+    return tables_->disk_->Put(RowSorter::Kind::kSet, key, kept.last_step, kept.row);
   }
   HOTROW_RETURN_IF_ERROR(Freeze());
   return tables_->Set(key, row);
@@ -537,7 +564,7 @@ absl::Status ServingTables::Builder::Set(const RowKey& key, std::span<const std:
 absl::Status ServingTables::Builder::Erase(const RowKey& key) {
   if (tables_->disk_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(tables_->CheckTable(key));
-    return tables_->disk_->Put(RowSorter::Kind::kErase, key, nullptr);
+    return tables_->disk_->Put(RowSorter::Kind::kErase, key, /*last_step=*/0, nullptr);
   }
   HOTROW_RETURN_IF_ERROR(Freeze());
   return tables_->Erase(key);

@@ -52,13 +52,19 @@ struct ServingTablesOptions {
   int64_t first_step = 0;
   std::vector<LearningRateRun> learning_rates;
   bool rows_missed_steps = false;
-  // Whether rows may age in updates (ServingTables::Update): their last steps are kept, too.
+  // Whether rows may age in updates (ServingTables::Update): their last steps are kept, too. On a
+  // disk there are no updates without it.
   bool keeps_steps = false;
   // A directory for the rows, of which memory then has a cache; empty: memory has them all.
   std::string rows_dir;
   // What the rows are, for as long as they are that: files of rows with the same are read instead
   // of written. Empty: not known, so they are written again.
   std::string rows_source;
+  // What they may be instead, the nearest first, if an update makes of these what was asked for
+  // (Builder::rows_found). With keeps_steps.
+  std::vector<std::string> older_sources;
+  // How fast levels are merged, read and written, on a thread; 0: they are not, but by MergeRows.
+  int64_t merge_bytes_per_second = int64_t{64} << 20;
   int32_t readers = 1;  // Scratches that are in use at once, each with its buffers
   // What the caller has for each of them, of the budget as well: ScratchBytes, and its own.
   int64_t reader_bytes = 0;
@@ -78,6 +84,11 @@ struct ServingReadStats {
   int64_t reads = 0;   // blocks
   int64_t read_bytes = 0;
   int64_t cache_rows = 0;  // that the cache has room for
+  // What changes have cost: files of changed rows before those of all rows, of the table that has
+  // most; bytes that updates and merges have written; merges that have failed.
+  int64_t levels = 0;
+  int64_t written_bytes = 0;
+  int64_t merges_failed = 0;
 };
 
 // The lookups of one feature.
@@ -95,6 +106,8 @@ struct ServingLookup {
 namespace internal {
 class BudgetShare;
 class DiskRows;
+class DiskUpdate;
+class DiskVersion;
 class RowKeeper;
 struct DiskReader;
 }  // namespace internal
@@ -114,9 +127,10 @@ struct DiskReader;
 //           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index. A call
 //           takes a Scratch, ScratchBytes: one that needs more goes part by part, a long bag too,
 //           so that no call's size decides what it takes.
-// On disk:  rows do not change: no Update, Set or Erase once they are there. The budget, or half of
-//           one that is shared, has a byte a row and 8 a block of 4 KiB, buffers for reading, and
-//           with all the rest the cache. Its files: docs/formats/serving_rows.md.
+// On disk:  no Set or Erase once they are there; an Update writes the rows that it changes. The
+//           budget, or half of one that is shared, has a byte a row and 8 a block of 4 KiB, buffers
+//           for reading, and with all the rest the cache; with keeps_steps twice that index and an
+//           eighth, or 256 KiB, are for changes. Its files: docs/formats/serving_rows.md.
 // Errors:   ResourceExhausted (the budget or memory), InvalidArgument (a row of a width or a table
 //           that is not there, a key twice, a weight that has no code as it is not finite),
 //           Cancelled (ServingTablesOptions::stop).
@@ -134,6 +148,8 @@ class ServingTables {
     ~Builder();
     // Whether the rows lie in rows_dir already: then there is nothing to add, set or erase.
     bool has_rows() const;
+    // What they are: 0 those of rows_source, otherwise 1 and a position in older_sources.
+    size_t rows_found() const;
     // A row as the table's layout has it.
     absl::Status Add(const RowKey& key, std::span<const std::byte> row);
     // What was kept of a row: ServingRowBytes of the table's `rows`.
@@ -166,16 +182,25 @@ class ServingTables {
   //
   // Memory: until it is destroyed, changed rows twice, some 16 bytes an entry of index, 12 a key
   //         that loses its row, and a larger index where new keys need one. All of the budget.
+  // On disk: Stage writes a file of each table's changed rows, which is what the next open finds;
+  //         memory is bounded for any size. Where Stage was not followed by Fold, the same
+  //         update may be made again. ResourceExhausted (the disk is full), FailedPrecondition
+  //         (another process changes rows there), Unavailable (too many files wait for being
+  //         merged).
   class Update {
    public:
     struct Size {
       int64_t rows = 0;       // calls of Set, at most
       int64_t erased = 0;     // calls of Erase, at most
       uint32_t age_line = 0;  // rows whose last step is not 0 and lies below it lose their key
+      // Rows of the table afterwards, where known; on a disk nobody counts them.
+      int64_t rows_after = -1;
     };
-    // sizes: by table. An age line needs keeps_steps. The tables outlive it; one at a time.
+    // sizes: by table. An age line needs keeps_steps. rows_source: what the rows are afterwards, as
+    // in ServingTablesOptions. The tables outlive it; one at a time.
     static absl::StatusOr<std::unique_ptr<Update>> Begin(ServingTables* tables,
-                                                         std::span<const Size> sizes);
+                                                         std::span<const Size> sizes,
+                                                         std::string rows_source = "");
     ~Update();
 
     absl::Status Set(const RowKey& key, std::span<const std::byte> row);
@@ -183,16 +208,20 @@ class ServingTables {
     absl::StatusOr<const View*> Stage();
     const View* Fold();
 
-    // Rows of a table with the update, after Stage, and keys that have lost their row to it.
+    // Rows of a table with the update, after Stage, and keys that have lost their row to it. On a
+    // disk: rows_after, or so many at most, and keys of Erase and aged rows of Set.
     int64_t rows(uint32_t table) const;
     int64_t rows_erased() const;
 
    private:
     struct Table;
-    explicit Update(ServingTables* tables);
+    Update(ServingTables* tables, std::string rows_source);
+    absl::StatusOr<std::shared_ptr<const internal::DiskVersion>> StageOnDisk();
     absl::Status TooMany(const RowKey& key, const char* what, int64_t size) const;
     ServingTables* const tables_;
-    std::vector<Table> changes_;  // by table
+    const std::string rows_source_;
+    std::vector<Table> changes_;                  // by table
+    std::unique_ptr<internal::DiskUpdate> disk_;  // null: rows are in memory
     std::unique_ptr<View> staged_;
     std::unique_ptr<View> folded_;  // from Stage on
     bool is_folded_ = false;
@@ -257,6 +286,12 @@ class ServingTables {
   // before, and after `readers` of them it is ResourceExhausted.
   bool on_disk() const { return disk_ != nullptr; }
   absl::Status Prepare(Scratch* scratch) const;
+  // What an Update on a disk does first: takes the lock of rows_dir, which is kept. OK where rows
+  // are in memory. FailedPrecondition: another process has it, or has written other rows there.
+  absl::Status LockRows();
+  // Ends merges and gives the lock back, so that others may write there. No update may be going on.
+  void UnlockRows();
+  absl::Status MergeRows();             // merges what is to be merged, where no thread does
   ServingReadStats read_stats() const;  // zeros where rows are in memory
   // Writes which rows the cache has to rows_dir, whose next tables read these first. Any thread.
   absl::Status SaveHotKeys() const;
@@ -281,7 +316,7 @@ class ServingTables {
   absl::Status CatchUpRows(uint32_t table, std::span<const uint64_t> keys,
                            std::span<std::byte* const> rows) const;
   absl::Status OpenDisk();
-  Hash128 RowsId() const;
+  Hash128 RowsId(const std::string& rows_source) const;
   // Takes a part of at most `most` keys off a lookup, which goes on at *bag and *key.
   static Scratch::Part TakePart(const ServingLookup& lookup, int64_t most, int64_t* bag,
                                 int64_t* key);

@@ -33,6 +33,7 @@ class ServingTables::View {
     const internal::RowOverlay* changes = nullptr;  // stand before the rows; null: none
   };
   std::vector<Table> tables;
+  std::shared_ptr<const internal::DiskVersion> disk;  // null: rows are in memory
 };
 
 namespace internal {

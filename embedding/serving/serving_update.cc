@@ -32,6 +32,7 @@ absl::Status ServingTables::Erase(const RowKey& key) {
 struct ServingTables::Update::Table {
   Size size;
   std::unique_ptr<RowOverlay> changes;
+  int64_t set = 0;     // calls of Set
   int64_t erased = 0;  // calls of Erase
   bool ages = false;   // its line is higher than before
   bool reserved = false;
@@ -39,14 +40,18 @@ struct ServingTables::Update::Table {
   int64_t rows_erased = 0;
 };
 
-ServingTables::Update::Update(ServingTables* tables)
-    : tables_(tables), changes_(tables->rows_.size()) {}
+ServingTables::Update::Update(ServingTables* tables, std::string rows_source)
+    : tables_(tables), rows_source_(std::move(rows_source)), changes_(tables->rows_.size()) {}
 
 absl::StatusOr<std::unique_ptr<ServingTables::Update>> ServingTables::Update::Begin(
-    ServingTables* tables, std::span<const Size> sizes) {
-  HOTROW_CHECK(tables->disk_ == nullptr);
+    ServingTables* tables, std::span<const Size> sizes, std::string rows_source) {
   HOTROW_CHECK(sizes.size() == tables->rows_.size());
-  std::unique_ptr<Update> out(new Update(tables));
+  std::unique_ptr<Update> out(new Update(tables, std::move(rows_source)));
+  if (tables->disk_ != nullptr) {
+    for (size_t t = 0; t < sizes.size(); ++t) out->changes_[t].size = sizes[t];
+    HOTROW_ASSIGN_OR_RETURN(out->disk_, tables->disk_->BeginUpdate());
+    return out;
+  }
   for (size_t t = 0; t < sizes.size(); ++t) {
     const ServingTable& spec = tables->options_.tables[t];
     Table& table = out->changes_[t];
@@ -80,10 +85,13 @@ absl::Status ServingTables::Update::TooMany(const RowKey& key, const char* what,
 absl::Status ServingTables::Update::Set(const RowKey& key, std::span<const std::byte> row) {
   HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, tables_->keeper_->Keep(key, row));
   Table& table = changes_[key.table];
-  if (table.changes->rows() == table.size.rows) return TooMany(key, "rows", table.size.rows);
-  if (kept.last_step != 0 && kept.last_step < table.size.age_line) {
-    return table.changes->AddErased(key.key);
+  if (table.set++ == table.size.rows) return TooMany(key, "rows", table.size.rows);
+  const bool has_aged = kept.last_step != 0 && kept.last_step < table.size.age_line;
+  if (disk_ != nullptr) {
+    table.rows_erased += has_aged ? 1 : 0;
+    return disk_->Put(key, kept.last_step, kept.row);
   }
+  if (has_aged) return table.changes->AddErased(key.key);
   return table.changes->Add(key.key, kept.last_step, kept.row);
 }
 
@@ -91,12 +99,34 @@ absl::Status ServingTables::Update::Erase(const RowKey& key) {
   HOTROW_RETURN_IF_ERROR(tables_->CheckTable(key));
   Table& table = changes_[key.table];
   if (table.erased++ == table.size.erased) return TooMany(key, "erased keys", table.size.erased);
+  if (disk_ != nullptr) {
+    ++table.rows_erased;
+    return disk_->PutErased(key);
+  }
   return table.changes->AddErased(key.key);
+}
+
+absl::StatusOr<std::shared_ptr<const internal::DiskVersion>> ServingTables::Update::StageOnDisk() {
+  std::vector<internal::DiskUpdate::After> after;
+  const std::shared_ptr<const internal::DiskVersion> before = tables_->disk_->current();
+  for (size_t t = 0; t < changes_.size(); ++t) {
+    Table& table = changes_[t];
+    table.rows_after =
+        table.size.rows_after >= 0 ? table.size.rows_after : before->rows[t] + table.set;
+    after.push_back({.rows = table.rows_after, .age_line = table.size.age_line});
+  }
+  return disk_->Stage(tables_->RowsId(rows_source_), after);
 }
 
 absl::StatusOr<const ServingTables::View*> ServingTables::Update::Stage() {
   staged_ = std::make_unique<View>();
-  for (size_t t = 0; t < changes_.size(); ++t) {
+  if (disk_ != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(staged_->disk, StageOnDisk());
+  }
+  for (size_t t = 0; disk_ != nullptr && t < changes_.size(); ++t) {
+    staged_->tables.push_back({tables_->rows_[t]->rows.view()});
+  }
+  for (size_t t = 0; disk_ == nullptr && t < changes_.size(); ++t) {
     Table& table = changes_[t];
     RecordTable& rows = tables_->rows_[t]->rows;
     RowOverlay& changes = *table.changes;
@@ -128,6 +158,11 @@ absl::StatusOr<const ServingTables::View*> ServingTables::Update::Stage() {
 
 const ServingTables::View* ServingTables::Update::Fold() {
   is_folded_ = true;
+  if (disk_ != nullptr) {
+    folded_->tables = staged_->tables;
+    folded_->disk = disk_->Fold();
+    return folded_.get();
+  }
   for (size_t t = 0; t < changes_.size(); ++t) {
     RecordTable& rows = tables_->rows_[t]->rows;
     const RowOverlay& changes = *changes_[t].changes;

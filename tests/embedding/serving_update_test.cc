@@ -25,147 +25,25 @@
 #include "embedding/serving/serving_tables.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/embedding/serving_updates.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {
 
+using ::hotrow::test::BitsOf;
+using ::hotrow::test::Build;
+using ::hotrow::test::Change;
+using ::hotrow::test::ExpectShows;
+using ::hotrow::test::Model;
+using ::hotrow::test::OptionsOf;
+using ::hotrow::test::Read;
+using ::hotrow::test::RowOf;
 using ::hotrow::test::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
-
-// Tables without state, of these widths.
-ServingTablesOptions OptionsOf(const std::vector<int32_t>& dims, ServingRows rows) {
-  ServingTablesOptions out = {.seed = 3, .memory_bytes = 64 * kMiB, .keeps_steps = true};
-  SparseOptimizerConfig sgd;
-  sgd.kind = SparseOptimizerKind::kSgd;
-  for (const int32_t dim : dims) {
-    out.tables.push_back({.name = absl::StrCat("t", out.tables.size()),
-                          .rows = rows,
-                          .layout = RowLayout::For(dim, SparseOptimizerKind::kSgd),
-                          .optimizer = sgd,
-                          .initializer = {InitializerKind::kUniform, 0.5f}});
-  }
-  return out;
-}
-
-// A row with its last step, as a layout has it.
-std::vector<std::byte> RowOf(const RowLayout& layout, std::span<const float> weights,
-                             uint32_t last_step) {
-  std::vector<std::byte> out(static_cast<size_t>(layout.row_bytes));
-  std::memcpy(out.data(), weights.data(), weights.size_bytes());
-  std::memcpy(out.data() + layout.step_offset, &last_step, sizeof(last_step));
-  return out;
-}
-
-// The rows of keys, one behind the other.
-std::vector<float> Read(const ServingTables& tables, const ServingTables::View& view,
-                        uint32_t table, std::span<const uint64_t> keys,
-                        ServingTables::Scratch* scratch) {
-  const int32_t dim = tables.tables()[table].layout.dim;
-  const std::vector<int64_t> offsets = {0, std::ssize(keys)};
-  std::vector<float> out(keys.size() * static_cast<size_t>(dim));
-  HOTROW_EXPECT_OK(tables.Pool(view,
-                               {.table = table,
-                                .pooling = Pooling::kNone,
-                                .batch_size = 1,
-                                .keys = keys,
-                                .offsets = offsets,
-                                .output = {out.data(), std::ssize(keys), dim}},
-                               scratch));
-  return out;
-}
-
-std::string BitsOf(const std::vector<float>& floats) {
-  return {reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float)};
-}
-
-// What tables should hold: {table, key} to weights and last step.
-struct Row {
-  std::vector<float> weights;
-  uint32_t last_step = 0;
-};
-using Model = std::map<std::pair<uint32_t, uint64_t>, Row>;
-
-absl::StatusOr<std::unique_ptr<ServingTables>> Build(const ServingTablesOptions& options,
-                                                     const Model& model) {
-  HOTROW_ASSIGN_OR_RETURN(const auto builder, ServingTables::Builder::Create(options));
-  for (const auto& [at, row] : model) {
-    HOTROW_RETURN_IF_ERROR(builder->Add(
-        {at.second, at.first}, RowOf(options.tables[at.first].layout, row.weights, row.last_step)));
-  }
-  return builder->Finish();
-}
-
-// A random update: what it does to a model, and its calls.
-struct Change {
-  std::vector<std::pair<RowKey, Row>> sets;
-  std::vector<RowKey> erases;
-  std::vector<uint32_t> lines;
-
-  static Change Draw(const ServingTablesOptions& options, uint64_t keys, uint32_t step,
-                     RandomStream& random) {
-    Change out;
-    for (uint32_t t = 0; t < options.tables.size(); ++t) {
-      const uint64_t parts = 2 + random.Below(20);
-      for (uint64_t key = 0; key < keys; ++key) {
-        const uint64_t what = random.Below(parts);
-        const uint64_t wide = key % 2 == 0 ? key : UINT64_MAX - key;
-        if (what == 0) {
-          Row row = {.last_step = step - static_cast<uint32_t>(random.Below(4))};
-          for (int32_t d = 0; d < options.tables[t].layout.dim; ++d) {
-            row.weights.push_back(static_cast<float>(random.Uniform()) - 0.5f);
-          }
-          out.sets.push_back({{wide, t}, std::move(row)});
-        } else if (what == 1) {
-          out.erases.push_back({wide, t});
-        }
-      }
-      out.lines.push_back(step > 8 && random.Below(2) == 0 ? step - 6 : 0);
-    }
-    return out;
-  }
-  std::vector<ServingTables::Update::Size> sizes() const {
-    std::vector<ServingTables::Update::Size> out(lines.size());
-    for (const auto& [key, row] : sets) ++out[key.table].rows;
-    for (const RowKey& key : erases) ++out[key.table].erased;
-    for (size_t t = 0; t < lines.size(); ++t) out[t].age_line = lines[t];
-    return out;
-  }
-  absl::Status Fill(const ServingTables& tables, ServingTables::Update& update) const {
-    for (const RowKey& key : erases) HOTROW_RETURN_IF_ERROR(update.Erase(key));
-    for (const auto& [key, row] : sets) {
-      HOTROW_RETURN_IF_ERROR(
-          update.Set(key, RowOf(tables.tables()[key.table].layout, row.weights, row.last_step)));
-    }
-    return absl::OkStatus();
-  }
-  void ApplyTo(Model* model) const {
-    for (const auto& [key, row] : sets) (*model)[{key.table, key.key}] = row;
-    for (const RowKey& key : erases) model->erase({key.table, key.key});
-    std::erase_if(*model, [&](const auto& entry) {
-      return entry.second.last_step != 0 && entry.second.last_step < lines[entry.first.first];
-    });
-  }
-};
-
-// That a view shows the rows of a model, and first values of all other keys: as tables that were
-// built of it do.
-void ExpectShows(const ServingTables& tables, const ServingTables::View& view, const Model& model,
-                 uint64_t keys) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto fresh,
-                              Build(OptionsOf({5, 8}, tables.tables()[0].rows), model));
-  std::vector<uint64_t> all;
-  for (uint64_t key = 0; key < keys; ++key) all.push_back(key % 2 == 0 ? key : UINT64_MAX - key);
-  ServingTables::Scratch scratch;
-  for (uint32_t t = 0; t < 2; ++t) {
-    EXPECT_EQ(BitsOf(Read(tables, view, t, all, &scratch)),
-              BitsOf(Read(*fresh, fresh->view(), t, all, &scratch)));
-  }
-}
 
 class ServingUpdateTest : public testing::TestWithParam<ServingRows> {};
 
@@ -388,17 +266,39 @@ struct Version {
 
 // One thread makes `versions` versions (0: until the rows are read), readers look at random keys
 // until that and rows_to_read of them have been read. Every row that a call reads must be that of
-// the version it has taken, whole.
-void Stress(ServingRows rows, int readers, uint32_t versions, int64_t rows_to_read) {
+// the version it has taken, whole. env: of rows on a disk, whose levels are merged meanwhile; null:
+// memory has them.
+void Stress(ServingRows rows, int readers, uint32_t versions, int64_t rows_to_read,
+            Env* env = nullptr) {
   constexpr uint64_t kKeys = 3000;
   constexpr int32_t kDim = 24;
   constexpr size_t kBatch = 256;
   constexpr uint32_t kVersionsMax = 700'000;  // whose checksums are exact
   ServingTablesOptions options = OptionsOf({kDim}, rows);
   options.tables[0].initializer = {InitializerKind::kConstant, -1};
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, Build(options, {}));
+  const auto row_of = [rows](uint64_t key, uint32_t number) {
+    std::vector<float> row = ChecksummedRow(key, number, kDim);
+    for (size_t d = 0; rows != ServingRows::kAsTrained && d < row.size(); ++d) {
+      row[d] = ((number >> (d % 12)) & 1) != 0 ? 1.0f : 0.0f;
+    }
+    return row;
+  };
+  uint32_t number = 0;
+  Model model;
+  if (env != nullptr) {
+    options.rows_dir = "/rows";
+    options.env = env;
+    options.readers = readers;
+    options.memory_bytes = int64_t{2} << 20;
+    options.merge_bytes_per_second = int64_t{1} << 40;
+    number = 1;  // with rows, so that there is a cache
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      if (WrittenBy(number, key) == number) model[{0, key}] = {row_of(key, number), number};
+    }
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, Build(options, model));
   ReaderSlots slots(readers);
-  Version first = {&tables->view(), 0};
+  Version first = {&tables->view(), number};
   std::atomic<const Version*> current = &first;
   std::atomic<bool> written = false;
   std::atomic<int64_t> rows_read = 0;
@@ -450,7 +350,6 @@ void Stress(ServingRows rows, int readers, uint32_t versions, int64_t rows_to_re
     owner = std::move(made);
   };
   absl::Status status;
-  uint32_t number = 0;
   const auto begin = std::chrono::steady_clock::now();
   while (status.ok() && (versions > 0 ? number < versions : rows_read < rows_to_read) &&
          number < kVersionsMax) {
@@ -465,16 +364,16 @@ void Stress(ServingRows rows, int readers, uint32_t versions, int64_t rows_to_re
       }
       const std::vector<ServingTables::Update::Size> sizes = {
           {.rows = std::ssize(set), .erased = std::ssize(erased)}};
-      HOTROW_ASSIGN_OR_RETURN(const auto update, ServingTables::Update::Begin(tables.get(), sizes));
+      auto begun = ServingTables::Update::Begin(tables.get(), sizes);
+      while (absl::IsUnavailable(begun.status())) {  // merges are behind
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        begun = ServingTables::Update::Begin(tables.get(), sizes);
+      }
+      HOTROW_ASSIGN_OR_RETURN(const auto update, std::move(begun));
       for (const uint64_t key : erased) HOTROW_RETURN_IF_ERROR(update->Erase({key, 0}));
       for (const uint64_t key : set) {
-        std::vector<float> row = ChecksummedRow(key, number, kDim);
-        if (rows != ServingRows::kAsTrained) {
-          for (size_t d = 0; d < row.size(); ++d) {
-            row[d] = ((number >> (d % 12)) & 1) != 0 ? 1.0f : 0.0f;
-          }
-        }
-        HOTROW_RETURN_IF_ERROR(update->Set({key, 0}, RowOf(options.tables[0].layout, row, number)));
+        HOTROW_RETURN_IF_ERROR(
+            update->Set({key, 0}, RowOf(options.tables[0].layout, row_of(key, number), number)));
       }
       HOTROW_ASSIGN_OR_RETURN(const ServingTables::View* const staged, update->Stage());
       publish({staged, number});
@@ -488,6 +387,11 @@ void Stress(ServingRows rows, int readers, uint32_t versions, int64_t rows_to_re
   EXPECT_EQ(torn, 0);
   EXPECT_GE(rows_read, rows_to_read);
   EXPECT_GT(versions_read, 1);
+  if (env != nullptr) {
+    EXPECT_EQ(tables->read_stats().merges_failed, 0);
+    EXPECT_GT(tables->read_stats().hits, 0);
+    EXPECT_LE(tables->bytes(), options.memory_bytes);
+  }
   std::printf("%s: %lld rows read in %lld changes of version, %u versions, %lld torn, %.1f s\n",
               std::string(WordOf(kServingRowsWords, rows)).c_str(),
               static_cast<long long>(rows_read), static_cast<long long>(versions_read), number,
@@ -499,6 +403,13 @@ TEST(ServingStressTest, NoReaderSeesAPartOfAVersion) {
   for (const EnumWord<ServingRows>& word : kServingRowsWords) {
     SCOPED_TRACE(std::string(word.name));
     Stress(word.value, 3, test::ForSanitizer<uint32_t>(60, 25), 0);
+  }
+}
+
+TEST(ServingStressTest, NoReaderOfADiskSeesAPartOfAVersion) {
+  for (const ServingRows rows : {ServingRows::kAsTrained, ServingRows::kInt8}) {
+    test::FaultyEnv env;
+    Stress(rows, 3, test::ForSanitizer<uint32_t>(40, 15), 0, &env);
   }
 }
 
