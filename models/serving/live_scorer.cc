@@ -171,6 +171,12 @@ struct LiveScorer::Impl {
           !why.empty()) {
         return OpenAnew(absl::StrCat(DeltaDirName(delta.sequence), ": ", why));
       }
+      // Rows on a disk are changed by one process. It may have written these ones by now.
+      if (const absl::Status locked = scorer.impl_->model->tables->LockRows();
+          absl::IsFailedPrecondition(locked)) {
+        return OpenAnew(
+            absl::StrCat(DeltaDirName(delta.sequence), ": ", std::string(locked.message())));
+      }
       const auto begin = std::chrono::steady_clock::now();
       HOTROW_ASSIGN_OR_RETURN(const AppliedDelta applied, scorer.ApplyDelta(next));
       const std::lock_guard lock(mu);
@@ -208,6 +214,7 @@ struct LiveScorer::Impl {
       HOTROW_RETURN_IF_ERROR(CheckInputs(*model, *old, why));
     }
     old->SaveHotKeys().IgnoreError();
+    old->impl_->model->tables->UnlockRows();  // the new one's rows go where these are
     absl::StatusOr<std::unique_ptr<Scorer>> opened = Scorer::Open(options.scorer);
     if (!opened.ok()) {
       return {opened.status().code(),

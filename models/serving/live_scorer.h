@@ -50,8 +50,8 @@ struct LiveScorerStatus {
 //           cannot bring (another base, links that are gone as the chain was compacted, tables that
 //           decay as a whole) is opened beside the old model and swapped, if memory_bytes has room
 //           for both, and if it has the same inputs and tasks: who asks for scores need not know of
-//           it. So is every delta with rows_dir, where rows do not change; each of the two models
-//           then has half of memory_bytes.
+//           it. With rows_dir each of the two models has half of memory_bytes, and one process
+//           changes rows there; others open what it has written beside their own.
 // Threads:  all const methods and Poll, any number at once.
 // Errors:   Open: those of Scorer::Open. Poll: those of Scorer::ApplyDelta and, for a whole
 //           model, of Scorer::Open, and FailedPrecondition (other inputs); the model that was

@@ -148,7 +148,7 @@ class Scorer {
   // Errors, naming the delta: DataLoss, FailedPrecondition (damaged, of another chain, not the next
   // one, or a model that must be opened again, as where tables decay as a whole), ResourceExhausted
   // (memory_bytes has no room for its rows, twice while it is applied), InvalidArgument (a weight
-  // without a code). FailedPrecondition with rows_dir, where the model is opened again.
+  // without a code); with rows_dir also where another process writes there, or the disk is full.
   absl::StatusOr<AppliedDelta> ApplyDelta(const std::string& dir);
 
   const std::string& model_name() const;  // "dlrm"

@@ -20,20 +20,6 @@ absl::Status Named(const std::string& dir, const absl::Status& status) {
   return {status.code(), absl::StrCat(dir, ": ", std::string(status.message()))};
 }
 
-// How much a delta changes, by table.
-std::vector<ServingTables::Update::Size> SizesOf(const DeltaManifest& delta) {
-  std::vector<ServingTables::Update::Size> out;
-  for (size_t t = 0; t < delta.model.tables.size(); ++t) {
-    ServingTables::Update::Size size = {.age_line = delta.model.tables[t].lines.age};
-    for (const DeltaPart& part : delta.parts) {
-      size.rows += part.rows[t];
-      size.erased += part.erased[t];
-    }
-    out.push_back(size);
-  }
-  return out;
-}
-
 }  // namespace
 
 void Scorer::Impl::Begin() {
@@ -88,8 +74,10 @@ absl::StatusOr<AppliedDelta> Scorer::Impl::ApplyChecked(const DeltaManifest& del
                      newest->parameters->size(), "; begin a new chain"));
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<DeltaTable> tables, DeltaTablesOf(delta.model));
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ServingTables::Update> update,
-                          ServingTables::Update::Begin(model->tables.get(), SizesOf(delta)));
+  HOTROW_ASSIGN_OR_RETURN(
+      std::unique_ptr<ServingTables::Update> update,
+      ServingTables::Update::Begin(model->tables.get(), internal::SizesOf({&delta, 1}),
+                                   internal::RowsSourceOf(delta.digest)));
   HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, MergeDeltas(env, *model->chain, {&delta, 1}, tables));
   AppliedDelta out = {.sequence = delta.sequence, .step = delta.model.step};
   while (!merge.done()) {

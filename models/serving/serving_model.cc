@@ -109,7 +109,7 @@ class ModelReader {
 
   // ServingTablesOptions::rows_source: what is said of the rows where they are from.
   std::string RowsSource() {
-    if (chain_.has_value()) return absl::StrCat("chain ", model_->link.digest.ToHex());
+    if (chain_.has_value()) return RowsSourceOf(model_->link.digest);
     if (portable_.has_value()) return source_;
     // A snapshot's identity stands for its rows; lines say which of them count.
     const std::vector<UniqueId> identities = SourceOf(saved());
@@ -342,8 +342,7 @@ class ModelReader {
     out.readers = std::max(options_.max_concurrency, 1);
     out.stop = options_.stop;
     out.env = &env_;
-    // Rows on a disk do not change, so none ages.
-    out.keeps_steps = chain_.has_value() && out.rows_dir.empty();
+    out.keeps_steps = chain_.has_value();
     out.memory_bytes =
         options_.memory_bytes > 0 ? options_.memory_bytes : std::numeric_limits<int64_t>::max();
     if (model.training != nullptr) {
@@ -432,11 +431,48 @@ class ModelReader {
     return Finish(*builder);
   }
 
-  absl::Status Finish(ServingTables::Builder& builder) {
+  absl::Status Finish(ServingTables::Builder& builder, bool checks = true) {
     HOTROW_ASSIGN_OR_RETURN(model_->tables, builder.Finish());
     for (std::string& note : model_->tables->notes()) model_->notes.push_back(std::move(note));
     // A portable model's were counted and compared as they were read.
-    return portable_.has_value() && !chain_.has_value() ? absl::OkStatus() : CheckRows();
+    if (!checks || (portable_.has_value() && !chain_.has_value())) return absl::OkStatus();
+    return CheckRows();
+  }
+
+  // The sources of links whose rows the deltas behind them make those of the head, the newest
+  // first.
+  std::vector<std::string> OlderSources(const ServingTablesOptions& rows) const {
+    std::vector<std::string> out;
+    const auto changes_all = [](const ServingTable& table) {
+      return table.optimizer.weight_decay_mode == WeightDecayMode::kTable;
+    };
+    if (std::ranges::any_of(rows.tables, changes_all)) return out;
+    for (size_t d = chain_->deltas.size(); d-- > 0;) {
+      // As WhyOpenedAnew: their rows go otherwise, too.
+      for (const SavedModel::Table& table : chain_->deltas[d].model.tables) {
+        if (!table.lines.scores.empty()) return out;
+      }
+      out.push_back(
+          RowsSourceOf(d == 0 ? chain_->manifest.base_link : chain_->deltas[d - 1].digest));
+    }
+    return out;
+  }
+
+  // Makes of rows of a link so many deltas before the head those of the head.
+  absl::Status CatchUp(size_t behind) {
+    const auto deltas = std::span<const DeltaManifest>(chain_->deltas).last(behind);
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Update> update,
+                            ServingTables::Update::Begin(model_->tables.get(), SizesOf(deltas),
+                                                         RowsSourceOf(model_->link.digest)));
+    HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, MergeDeltas(env_, *chain_, deltas, delta_tables_));
+    while (!merge.done()) {
+      HOTROW_RETURN_IF_ERROR(merge.erased() ? update->Erase(merge.key())
+                                            : update->Set(merge.key(), merge.row()));
+      HOTROW_RETURN_IF_ERROR(merge.Next());
+    }
+    HOTROW_RETURN_IF_ERROR(update->Stage().status());
+    update->Fold();
+    return absl::OkStatus();
   }
 
   // The base's rows, then in their places what all deltas together have changed.
@@ -446,9 +482,14 @@ class ModelReader {
     for (size_t t = 0; t < rows.expected_rows.size(); ++t) {
       rows.expected_rows[t] = std::max(rows.expected_rows[t], saved().tables[t].rows);
     }
+    if (!rows.rows_dir.empty()) rows.older_sources = OlderSources(rows);
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Builder> builder,
                             ServingTables::Builder::Create(rows));
-    if (builder->has_rows()) return Finish(*builder);
+    if (builder->has_rows()) {
+      const size_t behind = builder->rows_found();
+      HOTROW_RETURN_IF_ERROR(Finish(*builder, /*checks=*/behind == 0));
+      return behind == 0 ? absl::OkStatus() : CatchUp(behind);
+    }
     BaseRows base(*chain_, delta_tables_);
     HOTROW_RETURN_IF_ERROR(
         ReadPortableTables(arrays, chain_->base.tables,
@@ -504,8 +545,26 @@ int64_t ServingModel::rows() const {
   return sum;
 }
 
+std::vector<ServingTables::Update::Size> SizesOf(std::span<const DeltaManifest> deltas) {
+  const SavedModel& last = deltas.back().model;
+  std::vector<ServingTables::Update::Size> out;
+  for (size_t t = 0; t < last.tables.size(); ++t) {
+    ServingTables::Update::Size size = {.age_line = last.tables[t].lines.age,
+                                        .rows_after = last.tables[t].rows};
+    for (const DeltaManifest& delta : deltas) {
+      for (const DeltaPart& part : delta.parts) {
+        size.rows += part.rows[t];
+        size.erased += part.erased[t];
+      }
+    }
+    out.push_back(size);
+  }
+  return out;
+}
+
+std::string RowsSourceOf(const Hash128& link) { return absl::StrCat("chain ", link.ToHex()); }
+
 std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta) {
-  if (model.tables->on_disk()) return "its rows lie in rows_dir, where they do not change";
   for (const ServingTable& table : model.tables->tables()) {
     if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
     return absl::StrCat("table \"", table.name,

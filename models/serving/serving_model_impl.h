@@ -71,6 +71,11 @@ absl::StatusOr<std::unique_ptr<ServingModel>> ReadServingModel(
     const ScorerOptions& options, bool with_rows = true,
     std::span<const ServingRows> table_rows = {});
 
+// How much deltas that follow each other change together, by table.
+std::vector<ServingTables::Update::Size> SizesOf(std::span<const DeltaManifest> deltas);
+// ServingTablesOptions::rows_source of what a chain leads to up to a link of this digest.
+std::string RowsSourceOf(const Hash128& link);
+
 // Why a delta behind the model's link cannot go into its tables, so that the model has to be opened
 // again; empty: it can.
 std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta);

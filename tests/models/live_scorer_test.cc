@@ -453,34 +453,68 @@ TEST(LiveScorerChainTest, AnUpdateBeyondTheBudgetIsTriedAgain) {
   EXPECT_EQ(shared->status().sequence, 2);
 }
 
-// Rows on a disk do not change: each look opens what is new beside what serves, within the budget,
-// and begins with the rows that were wanted before.
-TEST(LiveScorerChainTest, RowsOnADiskAreWrittenAnew) {
+// Rows on a disk: a delta writes what it changes, one process at a time; the next start finds the
+// rows of the link before it, and makes those of the newest of them.
+TEST(LiveScorerChainTest, RowsOnADiskTakeWhatADeltaChanges) {
   const FinishedRun& finished = FinishedRun::Of({});
   GrowingChain chain(finished);
   ScorerOptions options = Scoring(chain.dir());
   options.rows_dir = test::TempDir();
-  options.memory_bytes = int64_t{1} << 20;
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto live, Follow(options));
-  for (int64_t sequence = 0; sequence <= 3; ++sequence) {
+  options.memory_bytes = int64_t{2} << 20;
+  const auto expect_link = [&](const LiveScorer& live, int64_t sequence) {
     SCOPED_TRACE(sequence);
-    if (sequence > 0) chain.Add(sequence);
-    HOTROW_ASSERT_OK(live->Poll());
-    const std::shared_ptr<const Scorer> scorer = live->Current();
-    EXPECT_EQ(scorer->read_stats().reads > 0, sequence > 0);
-    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string expected,
-                                AppliedScores(finished.chain(), sequence, ServingRows::kAsTrained));
+    const std::shared_ptr<const Scorer> scorer = live.Current();
+    Scorer* made = nullptr;
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const std::string expected,
+        AppliedScores(finished.chain(), sequence, ServingRows::kAsTrained, &made));
+    const std::unique_ptr<Scorer> applied(made);
     HOTROW_ASSERT_OK_AND_ASSIGN(const std::string found, ScoreAll(*scorer));
     EXPECT_TRUE(found == expected);
     EXPECT_EQ(scorer->sequence(), sequence);
-    EXPECT_EQ(live->status().models_opened, sequence);
-    EXPECT_LE(live->status().table_bytes, options.memory_bytes);
+    EXPECT_EQ(scorer->step(), applied->step());
+    EXPECT_EQ(scorer->rows(), applied->rows());
+    EXPECT_LE(live.status().table_bytes, options.memory_bytes);
+  };
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto live, Follow(options));
+    const std::shared_ptr<const Scorer> first = live->Current();
+    for (int64_t sequence = 0; sequence <= 2; ++sequence) {
+      if (sequence > 0) chain.Add(sequence);
+      HOTROW_ASSERT_OK(live->Poll());
+      expect_link(*live, sequence);
+      EXPECT_EQ(live->status().models_opened, 0);
+      EXPECT_EQ(live->status().deltas_applied, sequence);
+      EXPECT_EQ(first->read_stats().written_bytes > 0, sequence > 0);
+    }
+    EXPECT_EQ(live->Current(), first);
+    // Others read the same rows. They cannot change them, and open what the first has made of them.
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto other, Follow(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open(options));
+    expect_link(*other, 2);
+    chain.Add(3);
+    EXPECT_THAT(scorer->ApplyDelta(chain.link(3)),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(chain.link(3)), HasSubstr("rows.lock"))));
+    HOTROW_ASSERT_OK(live->Poll());
+    expect_link(*live, 3);
+    HOTROW_ASSERT_OK(other->Poll());
+    expect_link(*other, 3);
+    EXPECT_EQ(live->status().models_opened, 0);
+    EXPECT_EQ(other->status().models_opened, 1);
   }
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open(options));
   chain.Add(4);
-  EXPECT_THAT(scorer->ApplyDelta(chain.link(4)),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("rows_dir"), HasSubstr("open the model anew"))));
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto again, Follow(options));
+    expect_link(*again, 4);
+    EXPECT_EQ(again->status().deltas_applied, 0);
+    EXPECT_GT(again->Current()->read_stats().written_bytes, 0);  // the rows of a delta, not all
+  }
+  // The base that stands for a link has its rows.
+  HOTROW_ASSERT_OK(CompactChain({.chain = chain.dir()}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto compacted, Follow(options));
+  expect_link(*compacted, 4);
+  EXPECT_TRUE(fs::exists(options.rows_dir + "/levels"));  // they were not written again
 }
 
 // What cannot be applied where the scorer is: opened beside it, and swapped.

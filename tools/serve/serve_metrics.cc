@@ -106,6 +106,14 @@ std::string ServeMetrics::Text(const ServeState& state) const {
   Put(&out, "hotrow_serve_row_reads_total", kCounter, "Blocks that were read.", state.reads.reads);
   Put(&out, "hotrow_serve_row_read_bytes_total", kCounter, "Bytes of these blocks.",
       state.reads.read_bytes);
+  Put(&out, "hotrow_serve_row_levels", kGauge,
+      "Files of changed rows before those of all rows on the disk, of the table that has most.",
+      state.reads.levels);
+  Put(&out, "hotrow_serve_row_written_bytes_total", kCounter,
+      "Bytes that deltas and merges have written to the disk.", state.reads.written_bytes);
+  Put(&out, "hotrow_serve_row_merges_failed_total", kCounter,
+      "Merges of such files that have failed; the next delta tries again.",
+      state.reads.merges_failed);
   const LiveScorerStatus follow = state.follow.value_or(LiveScorerStatus{});
   Put(&out, "hotrow_serve_newest_step", kGauge,
       "Updates that the newest model found has seen; above hotrow_serve_model_step where it was "
