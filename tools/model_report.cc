@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "embedding/serving/row_coding.h"
 #include "embedding/serving/serving_rows.h"
+#include "models/saving/tables_model.h"
 #include "models/saving/training_state.h"
 #include "models/train/report.h"
 #include "ops/rows/row_layout.h"
@@ -53,6 +54,12 @@ std::string ModelText(const SavedModel& model) {
   if (!shape.empty()) AppendLine(&out, "flags", shape);
   if (model.seed.has_value()) AppendLine(&out, "seed", absl::StrCat(*model.seed));
   AppendLine(&out, "step", FormatCount(model.step));
+  const bool is_onnx = model.model == kOnnxModel;
+  std::string blobs;
+  for (const SavedModel::Blob& blob : model.blobs) {
+    absl::StrAppend(&blobs, blobs.empty() ? "" : ", ", blob.name, " (", FormatBytes(blob.bytes),
+                    ")");
+  }
   if (model.training != nullptr) {
     const TrainingState& training = *model.training;
     AppendLine(
@@ -65,14 +72,21 @@ std::string ModelText(const SavedModel& model) {
           absl::StrFormat("AUC %s, logloss %.6f after step %d", FormatMetric(training.valid.auc, 6),
                           training.valid.logloss, training.validated_step));
     }
+  } else if (is_onnx) {
+    AppendLine(&out, "position", "none: to score with");
+  } else if (!blobs.empty()) {
+    AppendLine(&out, "position", "in the state that its program saved");
   } else {
     AppendLine(&out, "position", "none: to start from (--init_from), not to resume");
   }
   AppendLine(&out, "features",
              absl::StrCat(model.features.size(), " sparse, ", model.num_dense, " dense"));
-  AppendLine(
-      &out, "dense",
-      absl::StrCat(FormatCount(model.num_parameters), " parameters, ", model.dense_optimizer));
+  if (!blobs.empty()) AppendLine(&out, is_onnx ? "dense" : "state", blobs);
+  if (model.num_parameters > 0 || blobs.empty()) {
+    AppendLine(
+        &out, "dense",
+        absl::StrCat(FormatCount(model.num_parameters), " parameters, ", model.dense_optimizer));
+  }
   return out;
 }
 

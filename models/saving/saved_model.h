@@ -82,7 +82,7 @@ struct SavedModel {
     // What this snapshot is (SnapshotInfo): what opens it compares them. Unknown and empty in
     // manifests of older versions.
     UniqueId identity;
-    std::vector<int64_t> table_rows;  // by table
+    std::vector<int64_t> table_rows;  // in the store's order: narrow rows first
 
     // Whether both name one place; what lies there may differ.
     bool SamePlace(const Part& other) const {

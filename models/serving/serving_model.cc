@@ -163,6 +163,11 @@ class ModelReader {
     if (model.tables.empty()) return Refused("it has no tables");
     recipe.table_columns = model.tables[0].dim;
     const bool is_of_zoo = options_.create_model == nullptr && !IsOnnx();
+    if (is_of_zoo && model.num_parameters == 0) {
+      return Refused(
+          "it has tables alone, as Python and C save them, and no dense part to score with; "
+          "hotrow.torch.export writes both of a model of PyTorch");
+    }
     for (const SavedModel::Table& table : model.tables) {
       if (table.dim == recipe.table_columns || !is_of_zoo) continue;
       return Refused(absl::StrCat("tables \"", model.tables[0].name, "\" and \"", table.name,

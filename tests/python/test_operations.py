@@ -1,10 +1,13 @@
 """docs/operations.md: every block of commands runs, in order, as its reader would run it."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import numpy as np
 
 import hotrow.__main__
 
@@ -27,6 +30,26 @@ class OperationsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout[-4000:])
         for said in ("1 damaged", "2 of 2 keys had rows", "2 keys, 1 places: absent"):
             self.assertIn(said, done.stdout)
+
+    def test_inspect_tells_the_rows_of_each_table(self):
+        # A store has narrow rows first.
+        with tempfile.TemporaryDirectory() as folder:
+            with hotrow.EmbeddingCollection(
+                [hotrow.Table("wide", 16), hotrow.Table("narrow", 4)],
+                store=hotrow.Memory("64MB"), max_batch_size=8, checkpoint_dir=folder,
+            ) as tables:
+                step = tables.prefetch({"wide": np.arange(8), "narrow": np.zeros(8, int)})
+                step.update(np.ones_like(step.lookup().pooled))
+                tables.save_checkpoint({"model": b"123"})
+            with self.assertRaisesRegex(hotrow.Error, "hotrow.torch.export"):
+                hotrow.Scorer(folder)
+            said = [
+                subprocess.run([hotrow.__main__.program(), "inspect", folder, *more], check=True,
+                               capture_output=True, text=True).stdout
+                for more in ([], ["--json"])
+            ]
+        self.assertEqual([table["rows"] for table in json.loads(said[1])["tables"]], [8, 1])
+        self.assertIn("  state          model (3 B)\n", said[0])
 
 
 if __name__ == "__main__":
