@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t kTerminalIntervalNs = 100'000'000;
 constexpr int64_t kPlainIntervalNs = 5'000'000'000;
-constexpr int kDefaultColumns = 80;  // of a terminal that does not say
 constexpr size_t kBarColumns = 20;
 constexpr char kClearLine[] = "\r\x1b[K";
 
@@ -26,9 +25,10 @@ int64_t NowNs() {
       .count();
 }
 
+// 0: it is no terminal, or does not say.
 int TerminalColumns(std::FILE* out) {
   winsize size = {};
-  if (ioctl(fileno(out), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kDefaultColumns;
+  if (isatty(fileno(out)) != 1 || ioctl(fileno(out), TIOCGWINSZ, &size) != 0) return 0;
   return size.ws_col;
 }
 
@@ -66,7 +66,7 @@ std::string Bar(double share) {
 
 Progress::Progress(std::FILE* out, std::string_view title, std::string_view unit, int64_t total)
     : out_(out),
-      terminal_(isatty(fileno(out)) == 1),
+      terminal_(TerminalColumns(out) > 0),
       title_(title),
       unit_(unit),
       total_(total),
@@ -88,6 +88,7 @@ void Progress::Update(int64_t done, std::string_view text) {
   if (finished_) return;
   done_ = done;
   text_ = text;
+  if (!terminal_ && total_ > 0 && done >= total_) return;  // the last line says so
   const int64_t interval = terminal_ ? kTerminalIntervalNs : kPlainIntervalNs;
   if (NowNs() - last_draw_ns_ >= interval) Draw(/*last=*/false);
 }
@@ -113,7 +114,7 @@ void Progress::Finish() {
 void Progress::Draw(bool last) {
   last_draw_ns_ = NowNs();
   const double seconds = static_cast<double>(last_draw_ns_ - begin_ns_) * 1e-9;
-  const double rate = seconds > 0 ? static_cast<double>(done_) / seconds : 0;
+  const double rate = seconds > 0 ? static_cast<double>(done_ - done_before_) / seconds : 0;
   std::string line = title_;
   if (total_ > 0) {
     const double share =

@@ -10,7 +10,8 @@ namespace hotrow {
 
 // Shows the progress of a long job: bar, share, rate, time left, and a text such as the loss. On a
 // terminal it redraws one line, at most ten times a second; otherwise it prints a plain line at
-// most every five seconds.
+// most every five seconds. A terminal without a size is one of mpirun, which writes into a log,
+// too.
 class Progress {
  public:
   // total: units of work, 0 when not known. `out` is not owned.
@@ -19,6 +20,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // So much was done before this job: its rate leaves that out.
+  void StartAt(int64_t done) { done_before_ = done; }
   // The job may stop before its total: the time left is a bound, and the line says so.
   void MayEndEarly() { may_end_early_ = true; }
   void Update(int64_t done, std::string_view text);
@@ -36,6 +39,7 @@ class Progress {
   std::string unit_;
   int64_t total_;
   int64_t done_ = 0;
+  int64_t done_before_ = 0;
   std::string text_;
   int64_t begin_ns_;
   int64_t last_draw_ns_ = 0;

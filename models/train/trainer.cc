@@ -632,6 +632,7 @@ absl::Status Trainer::Run() {
   {
     std::optional<Progress> line;
     if (!quiet()) line.emplace(options_.out, "train", "samples", TotalSamples());
+    if (line.has_value()) line->StartAt(resumed_samples_);
     if (line.has_value() && stops_early()) line->MayEndEarly();
     progress_ = line.has_value() ? &*line : nullptr;
     status = Train();
