@@ -272,7 +272,15 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
                 options.save_dir.c_str());
   }
   if (!report.checkpoint.empty()) {
-    std::printf("\n  checkpoint in %s; add --resume to go on from it\n", report.checkpoint.c_str());
+    const bool none_left = report.resumed_step >= 0 && report.samples == report.resumed_samples &&
+                           report.stopped_by_signal == 0;
+    const char* const next = !options.resume        ? "; add --resume to go on from it"
+                             : !none_left           ? ""
+                             : report.stopped_early ? "; training had stopped early"
+                             : options.window_seconds > 0
+                                 ? "; nothing was left to train: add later data"
+                                 : "; nothing was left to train: raise --epochs";
+    std::printf("\n  checkpoint in %s%s\n", report.checkpoint.c_str(), next);
   }
   if (!flags.trace.empty()) {
     HOTROW_RETURN_IF_ERROR(trace.WriteChromeTrace(env, flags.trace));

@@ -492,6 +492,8 @@ TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
   EXPECT_GE(checkpoints, 1);
   EXPECT_GT(pause_ms, 0);
 
+  EXPECT_THAT(Dlrm(run(flags)).out, HasSubstr("; nothing was left to train: raise --epochs\n"));
+
   // The same command in a second process at once, and without --resume.
   std::vector<std::string> again = flags;
   again.back() = "--epochs=1000000";
