@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@
 
 namespace hotrow {
 namespace {
+
+constexpr double kLoadMax = 1;  // processes that run or wait, of a machine that is otherwise idle
 
 std::string Summary(const HardwareProfile& p) {
   std::string out = absl::StrCat(p.machine, ", ", p.threads, " threads used\n");
@@ -106,6 +109,14 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
       return absl::InvalidArgumentError(
           absl::StrCat("--output=", output, ": ", std::string(free.status().message())));
     }
+  }
+  double load = 0;
+  if (getloadavg(&load, 1) == 1 && load > kLoadMax) {
+    std::fprintf(
+        stderr,
+        "hotrow calibrate: the machine was busy in the last minute (load %.1f): if it still is, "
+        "this takes long, and what it measures is too slow\n",
+        load);
   }
   const absl::StatusOr<HardwareProfile> profile = Calibrate(options, [](std::string_view part) {
     std::fprintf(stderr, "measuring %s\n", std::string(part).c_str());

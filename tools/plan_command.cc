@@ -185,8 +185,15 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
         "--fail-if and --log");
   }
   const std::string& path = operands[0];
-  HOTROW_ASSIGN_OR_RETURN(const std::string text,
-                          ReadWholeFile(PosixEnv(), path, kManifestBytesMax));
+  const absl::StatusOr<std::string> read = ReadWholeFile(PosixEnv(), path, kManifestBytesMax);
+  if (!read.ok()) {
+    return absl::Status(
+        read.status().code(),
+        absl::StrCat(std::string(read.status().message()),
+                     "; SPEC is a file as docs/planner.md has it, or as --save_spec "
+                     "of a trainer writes it"));
+  }
+  const std::string& text = *read;
   PlanInputs inputs;
   inputs.Add("spec", path, text);
   HardwareSource source;

@@ -35,7 +35,13 @@ absl::StatusOr<MetricFamilies> Fetch(const TopSource& source) {
   if (source.file.empty()) {
     HOTROW_ASSIGN_OR_RETURN(text, FetchText(source.server, kAnswerMs, kExpositionBytesMax));
   } else {
-    HOTROW_ASSIGN_OR_RETURN(text, ReadWholeFile(PosixEnv(), source.file, kExpositionBytesMax));
+    absl::StatusOr<std::string> read = ReadWholeFile(PosixEnv(), source.file, kExpositionBytesMax);
+    if (!read.ok()) {
+      return absl::Status(read.status().code(),
+                          absl::StrCat(std::string(read.status().message()),
+                                       "; SOURCE is a port, ADDRESS:PORT or a file of metrics"));
+    }
+    text = *std::move(read);
   }
   absl::StatusOr<MetricFamilies> families = ParseExposition(text);
   if (families.ok() || source.file.empty()) return families;
@@ -110,14 +116,12 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 }  // namespace
 
 const Command kTopCommand = {
-    "top", "SOURCE", "show the numbers of a run or a server, live",
-    "SOURCE is what a run was given or says: the port of --metrics_port, ADDRESS:PORT, or the "
-    "file\n"
-    "of --metrics_file; or the port of `hotrow serve`, or of metrics_port in Python. Rates are "
-    "those since the screen before; of the first screen since the "
-    "run\n"
-    "began. Into a file or a pipe the screens follow each other. docs/metrics.md explains the\n"
-    "numbers. It ends with the run.\n",
+    "top", "SOURCE", "shows the numbers of a run or a server, live",
+    "SOURCE is what a run was given or says: the port of --metrics_port, ADDRESS:PORT, or the\n"
+    "file of --metrics_file; or the port of `hotrow serve`, or of metrics_port in Python. Rates\n"
+    "are those since the screen before; of the first screen since the run began. Into a file or\n"
+    "a pipe the screens follow each other. docs/metrics.md explains the numbers. It ends with\n"
+    "the run.\n",
     Run};
 
 }  // namespace hotrow

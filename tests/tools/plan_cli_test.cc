@@ -137,6 +137,7 @@ TEST(PlanCliTest, HardwareMayBeAnother) {
 TEST(PlanCliTest, BadInputIsOneLine) {
   ExpectRefused({"plan"}, HasSubstr("SPEC is missing"));
   ExpectRefused({"plan", "/no/such"}, HasSubstr("/no/such"));
+  ExpectRefused({"plan", test::TempDir()}, HasSubstr("--save_spec"));
   ExpectRefused({"plan", WriteSpec(", zipf: -1")}, HasSubstr("tables[0].zipf"));
 }
 

@@ -207,6 +207,12 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
   EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It fits.\n  warning: "), HasSubstr("  1. ")));
   EXPECT_THAT(PlanHtml(spec, plan, {}),
               AllOf(HasSubstr("It fits, with warnings"), HasSubstr("What to look at")));
+  // Rows that fit into memory need no SSD.
+  const std::string few = "hardware: cpu\ntables:\n- {name: t, rows: 100000, dim: 16}\n";
+  const Plan on_disk = Planned(Spec("batch_size: 4096\nstore: ssd\ncache_bytes: 2MB\n" + few));
+  ASSERT_TRUE(on_disk.fits);
+  ASSERT_GT(on_disk.disk.life_years, 0);
+  EXPECT_THAT(on_disk.remedies, Contains(StartsWith("keep all rows in memory (store: memory): ")));
   // Nothing to look at, but that a data sheet knows no short steps.
   const PlanSpec small =
       Spec("batch_size: 16\nhardware: cpu\ntables:\n- {name: t, rows: 100, dim: 4}\n");

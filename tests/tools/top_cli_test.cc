@@ -68,7 +68,8 @@ TEST(TopCliTest, ShowsAPortAgainAndAgain) {
 
 TEST(TopCliTest, WhatIsNotThereIsSaidInALine) {
   ExpectRefused({"top"}, HasSubstr("SOURCE is missing"));
-  ExpectRefused({"top", test::TempDir() + "/none.prom"}, HasSubstr("none.prom"));
+  ExpectRefused({"top", test::TempDir() + "/none.prom"},
+                AllOf(HasSubstr("none.prom"), HasSubstr("SOURCE is a port")));
   ExpectRefused({"top", "0"}, HasSubstr("a port lies between"));
   ExpectRefused({"top", Write("no numbers at all")}, HasSubstr("is no file of metrics: line 1"));
   int32_t port = 0;

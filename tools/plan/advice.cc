@@ -31,12 +31,19 @@ struct Remedy {
 std::string Gain(const Plan& before, const Plan& after) {
   std::string out = absl::StrCat(FormatAmount(after.samples_per_second), " samples/s instead of ",
                                  FormatAmount(before.samples_per_second));
-  if (before.disk.life_years < kYearsMin &&
-      after.disk.life_years > before.disk.life_years * kFaster) {
+  if (before.disk.life_years <= 0 || before.disk.life_years >= kYearsMin) return out;
+  if (after.disk.life_years <= 0) {
+    absl::StrAppend(&out, ", and nothing is written to an SSD");
+  } else if (after.disk.life_years > before.disk.life_years * kFaster) {
     absl::StrAppendFormat(&out, ", %.1f years of the SSD instead of %.1f", after.disk.life_years,
                           before.disk.life_years);
   }
   return out;
+}
+
+bool LastsLonger(const Plan& before, const Plan& after) {
+  if (before.disk.life_years <= 0) return false;
+  return after.disk.life_years <= 0 || after.disk.life_years > before.disk.life_years * kLonger;
 }
 
 }  // namespace
@@ -83,9 +90,8 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
     if (!other.ok()) return false;
     const Plan result = other->WithStore(changed.store_auto ? plan.store : changed.store);
     if (plan.fits) {
-      if (result.fits &&
-          (result.samples_per_second > plan.samples_per_second * kFaster ||
-           (plan.disk.life_years > 0 && result.disk.life_years > plan.disk.life_years * kLonger))) {
+      if (result.fits && (result.samples_per_second > plan.samples_per_second * kFaster ||
+                          LastsLonger(plan, result))) {
         out.push_back(
             {absl::StrCat(what, ": ", Gain(plan, result)), true, result.samples_per_second});
       }
@@ -124,6 +130,15 @@ std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
   if (FactsOf(plan.store).on_disk) {
     try_spec("stripe the rows over twice as many drives (hardware.drives)",
              [](PlanSpec* spec) { spec->hardware.MultiplyDisk(2); });
+  }
+  if (FactsOf(plan.store).on_disk && !spec.store_auto) {
+    const StoreKind in_memory = PlannedStore(/*on_disk=*/false);
+    try_spec(absl::StrCat("keep all rows in memory (store: ", std::string(StoreKindName(in_memory)),
+                          ")"),
+             [in_memory](PlanSpec* spec) {
+               spec->store = in_memory;
+               spec->cache_bytes = PlanSpec::kAuto;
+             });
   }
   if (spec.prefetch_depth == 0) {
     try_spec("bring rows into the cache a step ahead (prefetch_depth: 1)",
