@@ -139,8 +139,9 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec
                            .saved_vocabulary = options.saved_vocabulary,
                            .threads = options.threads});
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--data: unknown kind of data \"", std::string(kind), "\"; ", KnownKinds()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--data: unknown kind of data \"", std::string(kind), "\"; ", KnownKinds(),
+      colon == std::string_view::npos ? "; a log of yours is table: and a schema of it" : ""));
 }
 
 std::string DataSourceHelp() {

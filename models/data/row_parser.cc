@@ -16,6 +16,7 @@ namespace hotrow {
 namespace {
 
 constexpr size_t kLogTableSize = 4096;
+constexpr size_t kColumnsShown = 300;  // characters of their names in an error
 
 // Decimal digits, at most 19 of them so that they fit; false otherwise.
 bool ParseDigits(std::string_view text, uint64_t* value) {
@@ -151,10 +152,20 @@ absl::Status RowParser::AddUse(const std::string& column, Role role, int32_t ind
     const bool has_blanks = std::any_of(columns_.begin(), columns_.end(), [&](const auto& name) {
       return TrimBlanks(name) == column;
     });
+    // Where it has no name of the schema at all, the first line is a sample.
+    const auto is_there = [&](const auto& used) {
+      return std::find(columns_.begin(), columns_.end(), used.column) != columns_.end();
+    };
+    const bool no_header = schema_->header && std::ranges::none_of(schema_->labels, is_there) &&
+                           std::ranges::none_of(schema_->dense, is_there) &&
+                           std::ranges::none_of(schema_->categorical, is_there);
     const std::string hint =
         has_blanks ? "; \"trim\": true in the schema leaves out the blanks around names and fields"
         : columns_.size() > 1
-            ? ""
+            ? (no_header
+                   ? "; the first line must name the columns, unless \"header\" in the schema "
+                     "does"
+                   : "")
             : absl::StrCat("; is ", QuoteForMessage(schema_->delimiter), " the delimiter?");
     return absl::InvalidArgumentError(absl::StrCat(
         "there is no column ", QuoteForMessage(column), ", which the schema names; there are: ",
@@ -219,7 +230,8 @@ absl::Status RowParser::WrongColumnCount(int64_t found, std::string_view line) c
   return absl::InvalidArgumentError(
       absl::StrCat(found, found == 1 ? " column" : " columns", ", expected ", columns_.size(),
                    " separated by ", delimiter == "\t" ? "TAB" : QuoteForMessage(delimiter),
-                   quoted ? "; fields in quotes need \"quotes\": true in the schema" : ""));
+                   quoted ? "; fields in quotes need \"quotes\": true in the schema" : ": ",
+                   quoted ? "" : absl::StrJoin(columns_, ", ").substr(0, kColumnsShown)));
 }
 
 absl::Status RowParser::Bad(const Use& use, std::string_view found,

@@ -547,7 +547,10 @@ namespace {
 
 absl::StatusOr<TableSchema> Parse(std::string_view text, const std::string& where, bool has_files) {
   const absl::StatusOr<json> parsed = ParseJson<json>(text);
-  if (!parsed.ok()) return Invalid(where, std::string(parsed.status().message()));
+  if (!parsed.ok()) {
+    return Invalid(where, absl::StrCat("is no schema in JSON (docs/formats/table_schema.md): ",
+                                       std::string(parsed.status().message())));
+  }
   const json& root = *parsed;
 
   TableSchema schema;

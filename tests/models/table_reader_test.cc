@@ -195,7 +195,7 @@ TEST(TableReaderTest, BadCriteoLinesNameFileLineAndColumn) {
   };
   const Case cases[] = {
       {CriteoLine().substr(0, CriteoLine().rfind('\t')),
-       "39 columns, expected 40 separated by TAB"},
+       "39 columns, expected 40 separated by TAB: label, I1, I2, "},
       {CriteoLine() + "\t", "41 columns, expected 40 separated by TAB"},
       {"1,2,3", "1 column, expected 40 separated by TAB"},
       {replaced("1382", "13x2"), "column 6 (I5): found \"13x2\", expected a number"},
@@ -315,6 +315,8 @@ TEST(TableReaderTest, AbsentAndDoubleColumnsAreErrors) {
                                            "schema names; there are: y, prize")));
   EXPECT_THAT(ReadText(schema, "y,price,price\n1,2,3\n"),
               StatusIs(kInvalid, HasSubstr("/d/log.csv:1: there are two columns \"price\"")));
+  EXPECT_THAT(ReadText(schema, "1,2\n"),
+              StatusIs(kInvalid, HasSubstr("; the first line must name the columns")));
   TableSchema without_header = schema;
   without_header.header = false;
   without_header.column_names = {"y", "x"};

@@ -128,7 +128,7 @@ TEST(TableSchemaTest, ErrorsNameFileFieldFoundAndExpected) {
   };
   const std::string files = R"("files": {"train": ["a"]})";
   const Case cases[] = {
-      {"", "parse error at line 1, column 1"},
+      {"", "is no schema in JSON (docs/formats/table_schema.md): parse error at line 1, column 1"},
       {"{\"files\": [\n]\n,}", "parse error at line 3, column 2"},
       {"\xff", "parse error"},
       {"[]", "found [], expected an object"},
