@@ -437,8 +437,9 @@ absl::Status FlagSet::Parse(int argc, const char* const* argv) {
   }
   if (const std::string topic = HelpTopic(given_); !topic.empty() && Help().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--help=", topic, ": no group of flags has this name, and no flag has it in its own; ",
-        program_, " --help lists all"));
+        "--help=", topic,
+        ": no group of flags has this name, and no flag has it in its own; groups: ",
+        absl::AsciiStrToLower(absl::StrJoin(groups_, ", ")), "; ", program_, " --help lists all"));
   }
   return absl::OkStatus();
 }

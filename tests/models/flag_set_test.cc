@@ -142,7 +142,8 @@ TEST_F(FlagSetTest, HelpOfATopicIsThatOfAGroupOrOfNames) {
   EXPECT_EQ(help("--help="), help("--help"));
   EXPECT_THAT(Parse({"--help=weather"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--help=weather: no group of flags has this name")));
+                       AllOf(HasSubstr("--help=weather: no group of flags has this name"),
+                             HasSubstr("; groups: first, second; "))));
 }
 
 // Groups may be filled in turns.
