@@ -10,6 +10,10 @@ from typing import Any, Dict, Iterator, List, Tuple, Union
 
 import numpy as np
 
+HINT_OF_TEXTS = (
+    "; hash texts to ids, or let hotrow.Data('table:SCHEMA.json') do so (docs/serving.md)"
+)
+
 
 class _Schema(Structure):
     pass
@@ -129,9 +133,10 @@ def _ids(schema: _Schema, array: _Array, offset: int, length: int, name: str, ow
         if not isinstance(values, np.ndarray) or values.ndim != 1:
             raise TypeError(f"feature {name!r}: is a list of lists")
         return values.reshape(length, width)
+    hint = HINT_OF_TEXTS if kind in (b"u", b"U", b"vu") else ""
     raise TypeError(
         f"feature {name!r}: has the Arrow type {kind.decode()!r}, must be int64, uint64 or int32, "
-        "or lists of these"
+        f"or lists of these{hint}"
     )
 
 

@@ -100,7 +100,10 @@ def _array(
         else:
             data = np.asarray(data)
     if data.dtype not in types:
-        raise TypeError(f"{name} of feature {feature!r}: is {data.dtype}, must be {_names(types)}")
+        hint = _arrow.HINT_OF_TEXTS if data.dtype.kind in "OSU" else ""
+        raise TypeError(
+            f"{name} of feature {feature!r}: is {data.dtype}, must be {_names(types)}{hint}"
+        )
     if data.ndim != ndim:
         raise ValueError(
             f"{name} of feature {feature!r}: has shape {data.shape}, must have {ndim} dimension"

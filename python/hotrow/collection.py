@@ -314,6 +314,7 @@ class EmbeddingCollection(_abi.Owner):
         self._metrics: Optional[MetricsServer] = None
         self._process = os.getpid()  # in another one, a fork's, there is nothing to end
         self._keeps = False  # close makes a checkpoint
+        self._kept_steps = 0  # of the newest one, then
         self._closed = False
         self._dropped: Deque[_Dropped] = collections.deque()  # steps to destroy
         self._stream: Optional[int] = None  # hotrow_collection_use_stream; none yet
@@ -382,6 +383,7 @@ class EmbeddingCollection(_abi.Owner):
         start = description["start"]
         #: The saved model or checkpoint that the tables came from; None: they are new.
         self.restored: Optional[Saved] = Saved(start) if start else None
+        self._kept_steps = self.steps
         self._shown = f"over {store!r}, on {self.device}"
 
     def _keep_in_store(
@@ -662,6 +664,7 @@ class EmbeddingCollection(_abi.Owner):
         state = {} if state is None else state
         blobs, kept = self._blobs(state)
         _abi.checkpoint_begin(self._open_handle(), blobs, len(state))
+        self._kept_steps = self.steps
         del kept
         if wait:
             self.wait_checkpoint()
@@ -761,7 +764,17 @@ class EmbeddingCollection(_abi.Owner):
         else:
             if isinstance(error, Exception) and self._communicator is not None:
                 self._communicator.end_job(error)
+            loses = (
+                self._keeps and self._is_open and self._process == os.getpid()
+                and self.steps > self._kept_steps
+            )
             self._abandon()
+            if loses:
+                warnings.warn(
+                    f"hotrow.EmbeddingCollection: {kind.__name__} ended `with`, so what was trained "
+                    f"since step {self._kept_steps} is not kept; close() within the block keeps it",
+                    stacklevel=2,
+                )
 
     def __del__(self) -> None:
         handle = getattr(self, "_address", None)

@@ -144,7 +144,11 @@ class CheckpointsTest(unittest.TestCase):
                     if steps == 1 and tables.restored.path.endswith("-1"):
                         one_step(tables)
                         digest = tables.digest()
-            with self.assertRaisesRegex(KeyError, "mine"), opened() as tables:
+            with (
+                self.assertWarnsRegex(UserWarning, "KeyError ended `with`"),
+                self.assertRaisesRegex(KeyError, "mine"),
+                opened() as tables,
+            ):
                 one_step(tables)
                 raise KeyError("mine")  # as a kill would leave it
             with opened() as tables:

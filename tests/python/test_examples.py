@@ -42,8 +42,8 @@ class ReadmeTest(unittest.TestCase):
             for _ in range(2):
                 exec(code, {})
         first, again = out.getvalue().splitlines()
-        self.assertRegex(first, r"^\d{5} rows$")
-        self.assertEqual(again, first)
+        self.assertRegex(first, r"^100 steps, \d{5} rows$")
+        self.assertEqual(again, first.replace("100", "200", 1))
 
 
 class ExamplesTest(unittest.TestCase):

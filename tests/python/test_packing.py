@@ -118,6 +118,8 @@ class PackingTest(unittest.TestCase):
         for column, message in (("note", "Arrow type 'u'"), ("words", "Arrow type '\\+l'")):
             with self.assertRaisesRegex(TypeError, f"column '{column}'.*{message}"):
                 hotrow.pack(train, self.dir + "2", ["item"], [column], ["click"])
+        with self.assertRaisesRegex(TypeError, "'note'.*; hash texts to ids"):
+            hotrow.pack(train, self.dir + "2", ["note"], [], ["click"])
         nulls = pyarrow.table({"item": [1, 2], "click": [None, 1]})
         with self.assertRaisesRegex(ValueError, "column 'click': has nulls"):
             hotrow.pack(nulls, self.dir + "2", ["item"], [], ["click"])

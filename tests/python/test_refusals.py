@@ -40,6 +40,7 @@ class RefusalsTest(unittest.TestCase):
         self.refused({"items": IDS}, ValueError, "users", "missing")
         self.refused({**good, "shops": IDS}, ValueError, "shops")
         self.refused({**good, "items": IDS.astype(float)}, TypeError, "items", "float64")
+        self.refused({**good, "items": np.array(["a"])}, TypeError, "items", "hash texts")
         self.refused({**good, "items": IDS[::2]}, ValueError, "items", "contiguous")
         self.refused({**good, "items": IDS[:2]}, ValueError, "users", "3 samples")
         self.refused({**good, "items": IDS.reshape(1, 1, 3)}, ValueError, "items", "shape")

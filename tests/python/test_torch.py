@@ -545,6 +545,7 @@ class StepsTest(unittest.TestCase):
             "nested tensor.*no holes": {**batch, "played": holes},
             "nested tensor.*layout": {**batch, "played": strided},
             "is int, must be a dict": 7,
+            "hotrow.torch.Dataset": hotrow.Jagged(1, np.ones(2, int), np.ones(2, int)),
         }
         with make() as tables:
             for text, features in wrong.items():

@@ -215,7 +215,8 @@ class TorchExportTest(unittest.TestCase):
 
     def test_a_plain_module(self):
         top = torch.nn.Linear(self.tables.pooled_dim, 1)
-        hotrow.torch.export(self.tables, top, f"{self.folder}/plain")
+        with self.assertNoLogs("torch.onnx", "WARNING"):
+            hotrow.torch.export(self.tables, top, f"{self.folder}/plain")
         batch = Batch(5)
         with hotrow.Scorer(f"{self.folder}/plain") as scorer, torch.no_grad():
             self.tables.eval()

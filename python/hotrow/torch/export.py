@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import inspect
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -70,14 +71,21 @@ def _to_onnx(part: nn.Module, example: Tuple[torch.Tensor, ...]) -> bytes:
         model = torch.export.export(part, example, dynamic_shapes=shapes, strict=False)
     except Exception:
         model = torch.export.export(part, example, dynamic_shapes=shapes, strict=True)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "dense.onnx")
-        torch.onnx.export(
-            model, example, path, input_names=names, output_names=["logits"], verbose=False,
-            dynamo=True, external_data=False,
-        )
-        with open(path, "rb") as file:
-            return file.read()
+    # It warns of other packages that are not there, which no layer here needs.
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "dense.onnx")
+            torch.onnx.export(
+                model, example, path, input_names=names, output_names=["logits"], verbose=False,
+                dynamo=True, external_data=False,
+            )
+            with open(path, "rb") as file:
+                return file.read()
+    finally:
+        logger.setLevel(level)
 
 
 def export(

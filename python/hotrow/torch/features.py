@@ -94,6 +94,10 @@ def encode(
         offsets = _call(features, "offsets") if lengths is None else None
         _add(out, "all", features.values(), lengths, offsets, _call(features, "weights_or_none"))
         return out
+    if isinstance(features, batches.Jagged):
+        raise TypeError(
+            "batch: has arrays of numpy; hotrow.torch.Dataset(data, batch_size, split) gives tensors"
+        )
     if not isinstance(features, Mapping):
         raise TypeError(
             f"batch: is {type(features).__name__}, must be a dict of features, a list of dicts or "
