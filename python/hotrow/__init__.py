@@ -37,6 +37,7 @@ from .options import (
     uniform,
 )
 from .packing import pack
+from .planning import plan_spec
 from .ranks import Communicator, Transport
 from .saved import Saved, export_portable, import_portable
 from .scorer import Scorer
@@ -80,5 +81,6 @@ __all__ = [
     "import_portable",
     "normal",
     "pack",
+    "plan_spec",
     "uniform",
 ]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from types import SimpleNamespace
 
 import hotrow
 import hotrow.__main__
@@ -41,6 +42,28 @@ class CommandTest(unittest.TestCase):
             # The package reads what the program wrote.
             self.assertEqual(hotrow.Saved(f"{folder}/model").model, "dlrm")
         self.assertEqual(command("train", "resnet").returncode, 2)
+
+    def test_plan_of_tables(self):
+        class Dense:
+            def named_modules(self):  # as torch's
+                return [("", self), ("top", SimpleNamespace(in_features=25, out_features=1))]
+
+        tables = [hotrow.Table("items", 16), hotrow.Table("users", 8, num_embeddings=500)]
+        options = dict(batch_size=64, rows={"items": 10**6}, hotness={"items": 3}, cache="4MB",
+                       prefetch_depth=1, dense=Dense(), num_dense=1)
+        for store, kind in ((None, "memory"), (hotrow.Ssd("rows", "10GB"), "ssd")):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "spec.json")
+                with open(path, "w", encoding="utf-8") as file:
+                    json.dump(hotrow.plan_spec(tables, store=store, **options), file)
+                done = command("plan", path, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            plan = json.loads(done.stdout)
+            self.assertEqual((plan["store"], plan["rows"]), (kind, 10**6 + 500))
+        with self.assertRaisesRegex(ValueError, "rows: table 'items' takes any id"):
+            hotrow.plan_spec(tables, batch_size=64)
+        with self.assertRaisesRegex(ValueError, "no table 'item'"):
+            hotrow.plan_spec(tables, batch_size=64, rows={"item": 5})
 
     def test_no_program(self):
         out = command("--help", env={**os.environ, "HOTROW_PROGRAM": "/nowhere/hotrow"})

@@ -34,7 +34,7 @@ std::string Gain(const Plan& before, const Plan& after) {
   if (before.disk.life_years <= 0 || before.disk.life_years >= kYearsMin) return out;
   if (after.disk.life_years <= 0) {
     absl::StrAppend(&out, ", and nothing is written to an SSD");
-  } else if (after.disk.life_years > before.disk.life_years * kFaster) {
+  } else if (after.disk.life_years > before.disk.life_years * kLonger) {
     absl::StrAppendFormat(&out, ", %.1f years of the SSD instead of %.1f", after.disk.life_years,
                           before.disk.life_years);
   }
