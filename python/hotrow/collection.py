@@ -362,6 +362,12 @@ class EmbeddingCollection(_abi.Owner):
         handle = c_void_p()
         try:
             _abi.collection_create(context, byref(options), byref(handle))
+        except errors.Error as error:
+            folder = f"checkpoint_dir={checkpoint_dir}: "
+            if not self._keeps or not str(error).startswith(folder):
+                raise
+            # Nobody gave one: it lies in the store.
+            raise type(error)(f"store: {store!r}: {str(error)[len(folder):]}") from None
         finally:  # an interrupt may come as the call returns: __del__ ends what it made
             self._address = handle.value
             _abi.context_destroy(context)

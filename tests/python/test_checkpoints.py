@@ -153,6 +153,8 @@ class CheckpointsTest(unittest.TestCase):
                 raise KeyError("mine")  # as a kill would leave it
             with opened() as tables:
                 self.assertEqual(tables.digest(), digest)
+                with self.assertRaisesRegex(hotrow.Error, r"^store: Ssd\(path=.*another job"):
+                    opened()
 
     def test_a_store_whose_first_process_was_killed_opens(self):
         for kind in (hotrow.Ssd, hotrow.RocksDb):
