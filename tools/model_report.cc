@@ -431,8 +431,11 @@ std::string ChainSummaryText(const ChainSummary& summary) {
   return absl::StrCat(summary.chain, ": a chain of deltas in ",
                       std::string(ExchangeTypeName(summary.form.precision)),
                       summary.form.state ? " with state" : " without state", ", base of step ",
-                      FormatCount(summary.base_step), ", deltas ",
-                      FormatCount(summary.base_sequence + 1), " to ", FormatCount(summary.sequence),
+                      FormatCount(summary.base_step),
+                      summary.sequence == summary.base_sequence
+                          ? ", no deltas"
+                          : absl::StrCat(", deltas ", FormatCount(summary.base_sequence + 1),
+                                         " to ", FormatCount(summary.sequence)),
                       ", step ", FormatCount(summary.step), ", ", FormatCount(summary.rows),
                       " rows, ", FormatCount(summary.erased), " tombstones, ",
                       FormatBytes(summary.bytes), "\n");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "embedding/storage_fields.h"
@@ -108,7 +109,11 @@ absl::Status CheckTables(const TrainerOptions& o) {
   table.embedding_dim = std::max(table.embedding_dim, 1);
   if (o.device_cache_bytes == kSmallestCache) tables.cache.device_bytes = 1;
   if (o.device_cache_bytes == 0 && o.cache_bytes == kSmallestCache) tables.cache.bytes = 1;
-  return tables.Validate();
+  const absl::Status status = tables.Validate();
+  constexpr std::string_view kName = "table \"each\": ";
+  const std::string text(status.message());
+  if (status.ok() || !text.starts_with(kName)) return status;
+  return WithText(status, absl::StrCat("each table: ", text.substr(kName.size())));
 }
 
 }  // namespace

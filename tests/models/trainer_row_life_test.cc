@@ -307,7 +307,7 @@ TEST(TrainerRowLifeTest, FlagsAreNamed) {
   TrainerOptions options = Living();
   options.admission_bytes = 0;
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           AllOf(HasSubstr("its admission counts lookups"),
+                                           AllOf(HasSubstr("each table: its admission counts "),
                                                  HasSubstr("--admission_bytes"))));
   options.admission_bytes = 400;
   EXPECT_THAT(RunRanks(1, options)[0].status(),

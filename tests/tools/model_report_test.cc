@@ -75,5 +75,12 @@ TEST(ModelReportTest, TablesSayTheirPrecision) {
   EXPECT_EQ(json["tables"][1]["row_bytes"], 48);
 }
 
+TEST(ModelReportTest, AChainWithoutDeltasSaysSo) {
+  ChainSummary summary = {.chain = "/chain", .base_sequence = 4, .base_step = 152, .sequence = 4};
+  EXPECT_THAT(ChainSummaryText(summary), HasSubstr("base of step 152, no deltas, step "));
+  summary.sequence = 6;
+  EXPECT_THAT(ChainSummaryText(summary), HasSubstr(", deltas 5 to 6, step "));
+}
+
 }  // namespace
 }  // namespace hotrow
