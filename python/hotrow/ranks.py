@@ -261,6 +261,9 @@ class Communicator(_abi.Owner):
             raise
         self._handle = handle.value
 
+    def __repr__(self) -> str:
+        return f"<hotrow.Communicator: rank {self.rank} of {self.world_size}>"
+
     def end_job(self, error: BaseException) -> None:
         """abort, with the text of an error; nothing where this rank is alone."""
         if self.world_size > 1:

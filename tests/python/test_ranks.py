@@ -119,6 +119,10 @@ class RefusalsTest(unittest.TestCase):
         self.assertIsInstance(results[0], hotrow.errors.Unavailable)
         self.assertRegex(str(results[0]), "rank 1 ended the job: .*" + cause)
 
+    def test_it_says_its_rank(self):
+        said = [f"<hotrow.Communicator: rank {rank} of 2>" for rank in range(2)]
+        self.assertEqual(run(2, function=repr), said)
+
     def test_options(self):
         for kind, cause, changes in (
             (TypeError, "max_batch_size: is '8'", dict(max_batch_size="8")),  # by the package
