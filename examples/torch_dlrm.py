@@ -3,6 +3,7 @@
     python examples/torch_dlrm.py --data=criteo:day_0
     python examples/torch_dlrm.py                        # generated clicks
     python examples/torch_dlrm.py --device=cuda          # model and rows in use on a GPU
+    python examples/torch_dlrm.py --export=model         # for hotrow serve model
 
 13 counts go through an MLP, 26 categories through tables of any size, and a second MLP reads the
 counts' vector and the products of all pairs of vectors.
@@ -48,8 +49,12 @@ class Dlrm(nn.Module):
 
     def forward(self, dense: torch.Tensor, ids: Dict[str, torch.Tensor]) -> torch.Tensor:
         """dense: [B, num_dense]. The logits [B]."""
+        return self.over(self.tables(ids).pooled, dense)
+
+    def over(self, pooled: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """What is above the tables, and exported with them."""
         counts = self.bottom(dense)
-        embeddings = self.tables(ids).pooled.view(len(dense), len(self.features), -1)
+        embeddings = pooled.view(len(dense), len(self.features), -1)
         vectors = torch.cat([counts[:, None], embeddings], dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2))
         products = products[:, self.pairs[0], self.pairs[1]]
@@ -65,6 +70,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", help="a directory; a run that was killed goes on from it")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--device_cache", default="1GB", help="memory of the GPU for rows")
+    parser.add_argument("--export", help="a directory to make: the model, to be served")
     parser.add_argument("--plot", default="torch_dlrm.png")
     arguments = parser.parse_args()
 
@@ -126,6 +132,8 @@ def main() -> None:
         if held_out:
             mean = sum(loss * size for loss, size in held_out) / sum(size for _, size in held_out)
             print(f"loss on data not trained on: {mean:.4f}")
+        if arguments.export:
+            hotrow.torch.export(tables, model.over, arguments.export, num_dense=data.num_dense)
         losses.plot(arguments.plot)
 
 

@@ -11,9 +11,12 @@ import tempfile
 import unittest
 from unittest import mock
 
+import hotrow
+
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "examples"))
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "hotrow.torch"))
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnxscript"))
 
 
 def criteo_file(path, samples):
@@ -104,8 +107,12 @@ class ExamplesTest(unittest.TestCase):
     def test_torch_dlrm(self):
         path = os.path.join(self.folder, "day_0")
         criteo_file(path, 4000)
+        export = [f"--export={self.folder}/model"] if HAS_ONNX else []
         self.example_of_torch("torch_dlrm", f"--data=criteo:{path}", "--batch=128", "--dim=8",
-                              f"--checkpoints={self.folder}/checkpoints")
+                              f"--checkpoints={self.folder}/checkpoints", *export)
+        if export:
+            with hotrow.Scorer(f"{self.folder}/model") as scorer:
+                self.assertEqual((len(scorer.features), scorer.num_dense), (26, 13))
 
     def test_torch_dlrm_without_a_gpu_says_so_in_a_line(self):
         if not HAS_TORCH:
