@@ -34,6 +34,10 @@ ScorerFlags::ScorerFlags(ScorerOptions* options, FlagSet* flags) : options_(*opt
 absl::Status ScorerFlags::Finish() {
   const char* const library = std::getenv("HOTROW_ONNXRUNTIME");
   if (options_.onnxruntime.empty() && library != nullptr) options_.onnxruntime = library;
+  if (!options_.rows_dir.empty() && options_.memory_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "--rows_dir needs --memory_bytes=BYTES, for the index and a cache of its rows");
+  }
   if (precision_.empty()) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(options_.precision, ParseDensePrecision(precision_));
   return absl::OkStatus();

@@ -210,6 +210,8 @@ TEST(ServeCliTest, WhatIsWrongIsSaid) {
   }
   ExpectRefused({"serve", "/nowhere"}, HasSubstr("/nowhere"));
   ExpectRefused({"serve", test::ServedModelDir(), "--address=here"}, HasSubstr("127.0.0.1"));
+  ExpectRefused({"serve", test::ServedModelDir(), "--rows_dir=/rows"},
+                HasSubstr("--rows_dir needs --memory_bytes=BYTES"));
   ExpectRefused({"serve", test::ServedModelDir(), "--batch_window_us=-1"},
                 HasSubstr("batch_window_us"));
 }
