@@ -58,7 +58,8 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
   }
   return absl::FailedPreconditionError(absl::StrCat(
       storage.dir, ": there is a store already, with ", what,
-      "; start from one of its snapshots, name another directory, or remove this one"));
+      "; go on from the checkpoints that it belongs to (checkpoint_dir, resume), name another "
+      "directory, or remove this one if nobody wants its rows"));
 }
 
 // own: a snapshot that is opened in place; null: an empty store.

@@ -494,8 +494,10 @@ TEST(CheckpointTest, WithoutResumeWhatIsThereIsRefused) {
                                HasSubstr("step-000000000030"), HasSubstr("add --resume"))));
     if (tier.store == StoreKind::kMemory) continue;
     options.checkpoint_dir = "/run/others";
-    EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                            AllOf(HasSubstr("/run/rows"), HasSubstr("remove"))));
+    EXPECT_THAT(RunSmall(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("/run/rows"), HasSubstr("(checkpoint_dir, resume)"),
+                               HasSubstr("remove"))));
     options.checkpoint_dir.clear();
     EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
                                             AllOf(HasSubstr("/run/rows"), HasSubstr("remove"))));
