@@ -27,7 +27,16 @@ def _close_socket(server: Optional[http.server.HTTPServer]) -> None:
 
 class Stats(Dict[str, Any]):
     """What `EmbeddingCollection.stats` gives: a dict. In a notebook it is a table of the tiers, one
-    of the tables, and one of the numbers of the collection that are not 0."""
+    of the tables, and one of the numbers of the collection that are not 0; printed, a line each."""
+
+    def __str__(self) -> str:
+        def line(title: str, record: Mapping[str, Any]) -> str:
+            counts = [f"{n} {v:,}" for n, v in record.items() if v and isinstance(v, (int, float))]
+            return f"{title}: {', '.join(counts)}"
+
+        parts = [line(f"{kind[:-1]} {record['name']}", record)
+                 for kind in ("tiers", "tables") for record in self.get(kind, ())]
+        return "\n".join([line("collection", self), *parts])
 
     def _repr_html_(self) -> str:
         def all_of(records: List[Mapping[str, Any]]) -> str:

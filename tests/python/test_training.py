@@ -369,6 +369,10 @@ class TrainingTest(unittest.TestCase):
             self.assertEqual([tier["name"] for tier in stats["tiers"]], ["cache", "memory"])
             digest = tables.digest()
             self.assertEqual([table["name"] for table in digest["tables"]], ["items", "users"])
+            lines = str(stats).splitlines()
+            self.assertRegex(lines[0], "^collection: steps 1, ")
+            self.assertEqual([line.split(":")[0] for line in lines[1:]],
+                             ["tier cache", "tier memory", "table items", "table users"])
             page = stats._repr_html_()  # of a notebook
             self.assertIn("<td>memory</td>", page)
             self.assertIn("<tr><td>steps</td><td>1</td></tr>", page)
