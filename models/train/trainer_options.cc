@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/math.h"
 #include "base/out_of_room.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
@@ -26,6 +27,8 @@ namespace {
 
 // Buffers of some MiB for each of reading, sorting and writing.
 constexpr int64_t kDeltaBytesMin = int64_t{64} << 20;
+// A table of bags of any size with more rows is not what the smallest cache is to hold.
+constexpr int64_t kBagRowsMax = int64_t{1} << 20;
 
 // Checks the options of the chain of deltas.
 absl::Status CheckDeltas(const TrainerOptions& o) {
@@ -288,6 +291,12 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
   EmbeddingCollectionOptions smallest = *tables;
   (on_device ? smallest.cache.device_bytes : smallest.cache.bytes) =
       std::max<int64_t>(cache_bytes, 1);
+  for (TableConfig& table : smallest.tables) {
+    // Bags of any size look up no more rows than a table has, where that is a number to go by.
+    const bool bounded = table.num_embeddings > 0 && table.num_embeddings <= kBagRowsMax;
+    if (wanted != kSmallestCache || table.max_hotness > 0 || !bounded) continue;
+    table.max_hotness = CeilDiv(table.num_embeddings, smallest.max_batch_size);
+  }
   HOTROW_ASSIGN_OR_RETURN(const int64_t min_cache_bytes,
                           EmbeddingCollection::MinCacheBytes(smallest, device));
   if (wanted == kSmallestCache) cache_bytes = min_cache_bytes;

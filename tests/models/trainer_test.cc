@@ -208,6 +208,18 @@ TEST(TrainerTest, CacheSizeAndPrefetchDepthMoveNoBit) {
   }
 }
 
+TEST(TrainerTest, TheSmallestCacheHoldsATableOfBagsOfAnySize) {
+  TrainerOptions options = SmallOptions();
+  options.cache_bytes = kSmallestCache;
+  DataSchema schema;
+  schema.features = {{.name = "user", .table = "user", .max_hotness = 1},
+                     {.name = "words", .table = "words", .num_embeddings = 5000}};
+  EmbeddingCollectionOptions tables = CollectionOptions(options, schema);
+  HOTROW_ASSERT_OK(ResolveBudgets(options, Device::kCpu, &tables));
+  EXPECT_GT(tables.cache.bytes, int64_t{5000} * 4 * options.embedding_dim);
+  EXPECT_EQ(tables.tables[1].max_hotness, 0);
+}
+
 TEST(TrainerTest, PoolSizePolicyAndValidationMoveNoBit) {
   const std::string spec = "synthetic:tables=3,rows=300,dense=2,samples=2000,valid=300,test=100";
   TrainerOptions options = SmallOptions();
