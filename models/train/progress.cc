@@ -88,7 +88,7 @@ void Progress::Update(int64_t done, std::string_view text) {
   if (finished_) return;
   done_ = done;
   text_ = text;
-  if (!terminal_ && total_ > 0 && done >= total_) return;  // the last line says so
+  if (!terminal_ && total_ > 0 && done == total_) return;  // the last line says so
   const int64_t interval = terminal_ ? kTerminalIntervalNs : kPlainIntervalNs;
   if (NowNs() - last_draw_ns_ >= interval) Draw(/*last=*/false);
 }
