@@ -745,7 +745,8 @@ TEST(LiveScorerFormsTest, AModelWithOtherInputsThatComesMeanwhileIsRefused) {
 
 // Threads score while a thread of the scorer's own brings delta after delta. All scores of a call
 // are those of the version that it names.
-TEST(LiveScorerChainTest, ACallScoresWithOneVersion) {
+// rows_dir: empty: rows are in memory.
+void ExpectOneVersionACall(const std::string& rows_dir) {
   const FinishedRun& finished = FinishedRun::Of({});
   std::map<int64_t, std::string> expected;  // by step
   for (int64_t sequence = 0; sequence <= finished.links(); ++sequence) {
@@ -757,9 +758,12 @@ TEST(LiveScorerChainTest, ACallScoresWithOneVersion) {
     expected[applied->step()] = scores;
   }
   GrowingChain chain(finished);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto live,
-                              LiveScorer::Open({.scorer = Scoring(chain.dir()),
-                                                .poll_interval = std::chrono::milliseconds(1)}));
+  ScorerOptions options = Scoring(chain.dir());
+  options.rows_dir = rows_dir;
+  if (!rows_dir.empty()) options.memory_bytes = int64_t{2} << 20;
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto live,
+      LiveScorer::Open({.scorer = options, .poll_interval = std::chrono::milliseconds(1)}));
   std::atomic<bool> done = false;
   std::atomic<int64_t> calls = 0;
   std::atomic<int64_t> mixed = 0;
@@ -799,6 +803,12 @@ TEST(LiveScorerChainTest, ACallScoresWithOneVersion) {
   EXPECT_EQ(mixed, 0);
   EXPECT_GT(calls, 10);
   EXPECT_EQ(live->status().deltas_applied, finished.links());
+  EXPECT_EQ(live->status().models_opened, 0);
+}
+
+TEST(LiveScorerChainTest, ACallScoresWithOneVersion) { ExpectOneVersionACall(""); }
+TEST(LiveScorerChainTest, ACallScoresWithOneVersionOfADisk) {
+  ExpectOneVersionACall(test::TempDir());
 }
 
 // A scorer follows a run that is killed at random and resumed: no look finds half a delta, and in
