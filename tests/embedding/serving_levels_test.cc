@@ -259,7 +259,7 @@ TEST(ServingLevelsTests, AnUpdateWritesWhatItChanges) {
   EXPECT_EQ(stats.levels, 1);
   EXPECT_GT(stats.written_bytes, 400 * (64 + 12));
   EXPECT_LT(stats.written_bytes, 3 * std::ssize(all) / 100);
-  EXPECT_LT(tables->bytes(), before + 8 * kKiB);  // its filter and index
+  EXPECT_LE(tables->bytes(), before + 8 * kKiB);  // its filter and index, a page each
 }
 
 TEST(ServingLevelsTests, LevelsAreMergedWhereManyAreOfASize) {

@@ -295,7 +295,7 @@ TEST(InferRequestTest, DepthIsLimited) {
 }
 
 TEST(InferRequestTest, MessagesStayShort) {
-  ExpectRefused(One(absl::StrCat("\"datatype\":\"", std::string(100'000, 'x'), "\"")),
+  ExpectRefused(One(absl::StrCat("\"shape\":[1],\"datatype\":\"", std::string(100'000, 'x'), "\"")),
                 {"datatype"});
   ExpectRefused(std::string(100'000, '9') + "e", {"JSON"});
   ExpectRefused("\"" + std::string(100'000, 'x'), {"JSON"});
