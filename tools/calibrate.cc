@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,17 @@ namespace hotrow {
 namespace {
 
 constexpr double kLoadMax = 1;  // processes that run or wait, of a machine that is otherwise idle
+
+void WarnIfBusy() {
+  double load = 0;
+  if (getloadavg(&load, 1) == 1 && load > kLoadMax) {
+    std::fprintf(
+        stderr,
+        "hotrow calibrate: the machine was busy in the last minute (load %.1f): if it still is, "
+        "this takes long, and what it measures is too slow\n",
+        load);
+  }
+}
 
 std::string Summary(const HardwareProfile& p) {
   std::string out = absl::StrCat(p.machine, ", ", p.threads, " threads used\n");
@@ -110,15 +122,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
           absl::StrCat("--output=", output, ": ", std::string(free.status().message())));
     }
   }
-  double load = 0;
-  if (getloadavg(&load, 1) == 1 && load > kLoadMax) {
-    std::fprintf(
-        stderr,
-        "hotrow calibrate: the machine was busy in the last minute (load %.1f): if it still is, "
-        "this takes long, and what it measures is too slow\n",
-        load);
-  }
-  const absl::StatusOr<HardwareProfile> profile = Calibrate(options, [](std::string_view part) {
+  bool began = false;
+  const absl::StatusOr<HardwareProfile> profile = Calibrate(options, [&](std::string_view part) {
+    if (!std::exchange(began, true)) WarnIfBusy();
     std::fprintf(stderr, "measuring %s\n", std::string(part).c_str());
   });
   if (!profile.ok()) {

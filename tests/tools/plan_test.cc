@@ -1,8 +1,8 @@
 #include "tools/plan/plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -201,7 +201,8 @@ TEST(PlanTest, APlanThatFitsMayHaveWarningsAndRankedRemedies) {
     EXPECT_LE(now, before) << remedy;
     before = now;
   }
-  EXPECT_THAT(plan.remedies, Contains(AllOf(HasSubstr("weights_precision: fp16"),
+  EXPECT_THAT(plan.remedies, Contains(HasSubstr("weights_precision: fp16")));
+  EXPECT_THAT(plan.remedies, Contains(AllOf(HasSubstr("hardware.drives"),
                                             HasSubstr(" years of the SSD instead of "))));
   EXPECT_THAT(plan.remedies, Not(Contains(HasSubstr("halve"))));
   EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It fits.\n  warning: "), HasSubstr("  1. ")));
@@ -448,22 +449,23 @@ TEST(PlanTest, AThousandTablesTakeLessThanTwoSeconds) {
                     ", dim: ", 16 << (i % 4), ", optimizer: rowwise_adagrad, hotness: ", 1 + i % 7,
                     ", zipf: 1.", i % 30 + 10, "}\n");
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin = std::clock()]() mutable {  // of the processor, since the last call
+    const std::clock_t now = std::clock();
+    return static_cast<double>(now - std::exchange(begin, now)) / CLOCKS_PER_SEC;
+  };
   const Plan plan = Planned(Spec(text));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  std::printf("1,000 tables: %.3f s\n", seconds.count());
+  const double took = seconds();
+  std::printf("1,000 tables: %.3f s\n", took);
   EXPECT_GT(plan.samples_per_second, 0);
   // Remedies, each planned, count too.
-  const auto begin_over = std::chrono::steady_clock::now();
   const Plan over = Planned(Spec("max_dram: 1GB\nmax_ssd: 100GB\n" + text));
-  const std::chrono::duration<double> seconds_over = std::chrono::steady_clock::now() - begin_over;
-  std::printf("over its limits, with %zu remedies: %.3f s\n", over.remedies.size(),
-              seconds_over.count());
+  const double took_over = seconds();
+  std::printf("over its limits, with %zu remedies: %.3f s\n", over.remedies.size(), took_over);
   EXPECT_FALSE(over.fits);
   EXPECT_FALSE(over.remedies.empty());
 #if !defined(__SANITIZE_ADDRESS__)
-  EXPECT_LT(seconds.count(), 2);
-  EXPECT_LT(seconds_over.count(), 4);
+  EXPECT_LT(took, 2);
+  EXPECT_LT(took_over, 4);
 #endif
 }
 
