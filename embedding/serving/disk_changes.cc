@@ -22,7 +22,8 @@ constexpr int64_t kAllFilterBytes = 1;
 // What is merged between two looks at the clock.
 constexpr int64_t kPaceBytes = int64_t{256} << 10;
 
-// Names of files follow from what they are made of, so that a try after an error writes over them.
+// Names of files follow from what they are made of, so that a try after an error writes over them,
+// and that no other rows ever have the name of files that a list has.
 constexpr uint64_t kLevelKey = 0x6c6576656c;     // "level"
 constexpr uint64_t kMergedKey = 0x6d6572676564;  // "merged"
 Hash128 IdFrom(uint64_t kind, std::span<const Hash128> ids) {
@@ -37,10 +38,13 @@ DiskUpdate::DiskUpdate(DiskRows* rows, std::unique_ptr<RowSorter> sorter)
     : rows_(rows), sorter_(std::move(sorter)), written_(rows->options_.tables.size()) {}
 
 DiskUpdate::~DiskUpdate() {
-  for (const std::string& path : paths_) {
-    if (!listed_) Caught("", [&] { return rows_->options_.env->Remove(path); }).IgnoreError();
+  if (!lock_.owns_lock()) lock_ = std::unique_lock(rows_->change_mutex_);
+  // An earlier try of the same update may have come as far as the list.
+  for (const std::string& name : rows_->writing_) {
+    if (!rows_->listed_.contains(name)) rows_->RemoveFile(name);
   }
-  if (lock_.owns_lock()) lock_.unlock();
+  rows_->writing_.clear();
+  lock_.unlock();
   if (!is_folded_) return;
   const std::lock_guard lock(rows_->merge_mutex_);
   rows_->is_told_ = true;
@@ -57,11 +61,15 @@ absl::Status DiskUpdate::PutErased(const RowKey& key) { return Put(key, kRowGone
 
 absl::Status DiskUpdate::WriteLevels() {
   const DiskRows::Options& options = rows_->options_;
+  const Hash128 ids[] = {rows_->id_, id_};
   HOTROW_RETURN_IF_ERROR(sorter_->Finish());
   while (!sorter_->done()) {
     const uint32_t table = sorter_->key().table;
-    const RowFileSpec spec = rows_->SpecOf(table, IdFrom(kLevelKey, {&id_, 1}));
-    paths_.push_back(spec.path);
+    const RowFileSpec spec = rows_->SpecOf(table, IdFrom(kLevelKey, ids));
+    {
+      const std::lock_guard lock(rows_->change_mutex_);
+      rows_->writing_.insert(rows_->NameOf(table, spec.id));
+    }
     HOTROW_RETURN_IF_ERROR(
         WriteFileAtomicallyWith(*options.env, spec.path, [&](File& file) -> absl::Status {
           HOTROW_ASSIGN_OR_RETURN(
@@ -106,10 +114,7 @@ absl::StatusOr<std::shared_ptr<const DiskVersion>> DiskUpdate::Stage(const Hash1
   }
   staged->set_levels(levels);
   folded_->set_levels(levels);
-  // Even where this fails the list may have the files.
-  listed_ = true;
-  const absl::Status listed = WriteLevelsManifest(*rows_->options_.env, rows_->options_.dir,
-                                                  rows_->ListOf(id, *levels, *folded_));
+  const absl::Status listed = rows_->WriteList(rows_->ListOf(id, *levels, *folded_));
   if (!listed.ok()) return rows_->WithRoomNeeded(listed);
   return staged;
 }
@@ -162,6 +167,24 @@ LevelsManifest DiskRows::ListOf(const Hash128& id, const RowLevels& levels,
   return out;
 }
 
+absl::Status DiskRows::WriteList(const LevelsManifest& list) {
+  std::set<std::string> names = NamesOf(list);
+  // Even where this fails the list in the directory may be the new one.
+  listed_.insert(names.begin(), names.end());
+  HOTROW_RETURN_IF_ERROR(WriteLevelsManifest(*options_.env, options_.dir, list));
+  for (const std::string& name : listed_) {
+    if (!names.contains(name) && !writing_.contains(name)) RemoveFile(name);
+  }
+  listed_ = std::move(names);
+  return absl::OkStatus();
+}
+
+void DiskRows::RemoveFile(const std::string& name) const {
+  Caught("", [&] {
+    return options_.env->Remove(absl::StrCat(options_.dir, "/", name));
+  }).IgnoreError();
+}
+
 void DiskRows::CountLevels(const RowLevels& levels) {
   size_t most = 0;
   for (const RowLevels::Files& files : levels.of) most = std::max(most, files.size() - 1);
@@ -187,6 +210,15 @@ absl::Status DiskRows::LockChanges() {
   if (!status.ok()) {
     lock_.reset();
     return status;
+  }
+  // What an older list has stays until there is a new one: it may be what the next open finds.
+  if (const auto list = ReadLevelsManifest(*options_.env, options_.dir);
+      list.ok() && list->has_value()) {
+    keep.merge(NamesOf(**list));
+  }
+  {
+    const std::lock_guard lock(change_mutex_);
+    listed_ = keep;
   }
   keep.insert(kLevelsName);
   RemoveOthers(keep).IgnoreError();  // they take room, and do no other harm
@@ -291,14 +323,10 @@ absl::StatusOr<bool> DiskRows::MergeOnce() {
       HOTROW_CHECK(at != now.end());
       at = now.erase(at, at + static_cast<std::ptrdiff_t>(count));
       now.insert(at, *merged);
-      const absl::Status listed =
-          WriteLevelsManifest(*options_.env, options_.dir, ListOf(id_, *next, *current_));
+      const absl::Status listed = WriteList(ListOf(id_, *next, *current_));
       if (!listed.ok()) return WithRoomNeeded(listed);
       CountLevels(*next);
       current_->set_levels(std::move(next));
-    }
-    for (const std::shared_ptr<const RowFile>& file : old) {
-      options_.env->Remove(file->spec().path).IgnoreError();
     }
     return true;
   }

@@ -84,9 +84,7 @@ class DiskUpdate {
   DiskRows* const rows_;
   std::unique_ptr<RowSorter> sorter_;
   std::vector<std::byte> row_;
-  std::vector<std::string> paths_;                       // of files that are written
   std::vector<std::shared_ptr<const RowFile>> written_;  // by table; null: nothing changes
-  bool listed_ = false;                                  // in the directory's list
   std::unique_lock<std::mutex> lock_;                    // of changes, from Stage on
   Hash128 id_;
   std::shared_ptr<DiskVersion> folded_;  // from Stage on
@@ -228,6 +226,10 @@ class DiskRows {
   std::set<std::string> NamesOf(const LevelsManifest& list) const;
   LevelsManifest ListOf(const Hash128& id, const RowLevels& levels,
                         const DiskVersion& version) const;
+  // Holding change_mutex_: replaces the directory's list, then removes the files that only an older
+  // one has.
+  absl::Status WriteList(const LevelsManifest& list);
+  void RemoveFile(const std::string& name) const;
   absl::Status TakeLock();
   absl::Status StartWriting();
   absl::Status WithRoomNeeded(const absl::Status& status) const;
@@ -277,7 +279,9 @@ class DiskRows {
   // from Stage to its end.
   mutable std::mutex change_mutex_;
   std::shared_ptr<DiskVersion> current_;
-  Hash128 id_;  // of it
+  Hash128 id_;                     // of it
+  std::set<std::string> listed_;   // files that the directory's list may have
+  std::set<std::string> writing_;  // levels that an update writes
 
   std::mutex merge_mutex_;  // guards the following
   std::condition_variable told_;

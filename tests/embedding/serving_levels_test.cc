@@ -489,6 +489,36 @@ TEST(ServingLevelsTests, AFullDiskIsNamedAndTheOldVersionStays) {
   EXPECT_EQ(Names(env).size(), files.size() + 1);  // the list
 }
 
+// An update that was staged and given up is what the next open finds, also where the same update
+// has failed since.
+TEST(ServingLevelsTests, AFailedTryTakesNoFileOfTheList) {
+  const History history(1);
+  FaultyEnv env;
+  ServingTablesOptions options = OnDisk(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, Build(options, history.versions[0]));
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const auto update,
+        ServingTables::Update::Begin(tables.get(), SizesOf(history.changes[0], history.versions[1]),
+                                     "v1"));
+    HOTROW_ASSERT_OK(history.changes[0].Fill(*tables, *update));
+    HOTROW_ASSERT_OK(update->Stage());
+  }
+  env.SetCapacity(DiskBytes(env));
+  EXPECT_THAT(history.ApplyTo(tables.get(), 1),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(kDir)));
+  env.SetCapacity(INT64_MAX);
+  ExpectVersion(*tables, history, 0);
+  tables.reset();
+  options.rows_source = "v1";
+  options.older_sources = {"v0"};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto builder, ServingTables::Builder::Create(options));
+  ASSERT_TRUE(builder->has_rows());
+  EXPECT_EQ(builder->rows_found(), size_t{0});
+  HOTROW_ASSERT_OK_AND_ASSIGN(tables, builder->Finish());
+  ExpectVersion(*tables, history, 1);
+}
+
 // Where nothing is merged, updates end with an error that says so, until it is.
 TEST(ServingLevelsTests, TooManyLevelsTakeNoMore) {
   const History history(1);
