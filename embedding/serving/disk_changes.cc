@@ -236,15 +236,25 @@ void DiskRows::UnlockChanges() {
     const std::lock_guard lock(merge_mutex_);
     merging_ends_ = false;
     is_told_ = false;
+    merged_ = absl::OkStatus();
   }
   lock_.reset();
 }
 
 absl::StatusOr<std::unique_ptr<DiskUpdate>> DiskRows::BeginUpdate() {
   HOTROW_RETURN_IF_ERROR(LockChanges());
+  const auto too_many = [&] {
+    return levels_now_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kLevelsMax);
+  };
+  // So many were there when these rows were opened. An update that opening them waits for must not
+  // fail until a thread has merged them, which ends with the rows.
+  while (options_.merge_bytes_per_second > 0 && !merging_.joinable() && too_many()) {
+    HOTROW_ASSIGN_OR_RETURN(const bool merged, MergeOnce());
+    if (!merged) break;
+  }
   HOTROW_RETURN_IF_ERROR(StartMerging());
-  const int64_t levels = levels_now_.load(std::memory_order_relaxed);
-  if (levels >= static_cast<int64_t>(kLevelsMax)) {
+  if (too_many()) {
+    const int64_t levels = levels_now_.load(std::memory_order_relaxed);
     const std::lock_guard lock(merge_mutex_);
     is_told_ = true;
     told_.notify_all();

@@ -539,6 +539,25 @@ TEST(ServingLevelsTests, TooManyLevelsTakeNoMore) {
   ExpectVersion(*tables, history, 1);
 }
 
+// An open that has to make an update of so many levels: it does not wait for a thread.
+TEST(ServingLevelsTests, TooManyLevelsAreMergedByTheFirstUpdate) {
+  const History history(1);
+  FaultyEnv env;
+  ServingTablesOptions options = OnDisk(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, Build(options, history.versions[0]));
+  for (size_t update = 0; update < internal::kLevelsMax; ++update) {
+    options.rows_source = absl::StrCat("again ", update);
+    HOTROW_ASSERT_OK(
+        Apply(tables.get(), history.changes[0], history.versions[1], options.rows_source));
+  }
+  tables.reset();
+  options.merge_bytes_per_second = int64_t{1} << 40;
+  HOTROW_ASSERT_OK_AND_ASSIGN(tables, Build(options, {}));
+  ASSERT_EQ(tables->read_stats().levels, static_cast<int64_t>(internal::kLevelsMax));
+  HOTROW_ASSERT_OK(history.ApplyTo(tables.get(), 1));
+  ExpectVersion(*tables, history, 1);
+}
+
 TEST(ServingLevelsTests, ADamagedListIsNamed) {
   const History history(1);
   FaultyEnv env;
