@@ -404,10 +404,12 @@ absl::Status DiskRows::Pace(int64_t bytes) {
     paced_until_ = std::max(paced_until_, std::chrono::steady_clock::now()) +
                    std::chrono::duration_cast<std::chrono::steady_clock::duration>(takes);
     // Where levels are so many that deltas might have to wait it goes as fast as it can.
-    told_.wait_until(lock, paced_until_, [&] {
+    const bool is_urgent = told_.wait_until(lock, paced_until_, [&] {
       return merging_ends_ ||
              2 * levels_now_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kLevelsMax);
     });
+    // What it was too fast by does not keep later merges waiting.
+    if (is_urgent) paced_until_ = std::chrono::steady_clock::now();
   }
   if (!stopped && !merging_ends_) return absl::OkStatus();
   return absl::CancelledError("merging rows was stopped");
