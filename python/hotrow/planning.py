@@ -62,7 +62,7 @@ def plan_spec(
         spec["tables"].append({
             "name": table.name, "rows": int(count), "dim": table.dim,
             "optimizer": table.optimizer.kind, "weights_precision": table.weights_precision,
-            "features": max(1, len(table.features)),
-            "hotness": (hotness or {}).get(table.name) or max(1, table.max_hotness),
+            "features": max(1, len(table.features)), "pooling": table.pooling,
+            "hotness": float((hotness or {}).get(table.name) or max(1, table.max_hotness)),
         })
     return spec

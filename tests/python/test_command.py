@@ -60,6 +60,8 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             plan = json.loads(done.stdout)
             self.assertEqual((plan["store"], plan["rows"]), (kind, 10**6 + 500))
+        unpooled = [hotrow.Table("items", 16, pooling="none", num_embeddings=10)]
+        self.assertEqual(hotrow.plan_spec(unpooled, batch_size=8)["tables"][0]["pooling"], "none")
         with self.assertRaisesRegex(ValueError, "rows: table 'items' takes any id"):
             hotrow.plan_spec(tables, batch_size=64)
         with self.assertRaisesRegex(ValueError, "no table 'item'"):
