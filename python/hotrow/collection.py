@@ -770,11 +770,15 @@ class EmbeddingCollection(_abi.Owner):
         else:
             if isinstance(error, Exception) and self._communicator is not None:
                 self._communicator.end_job(error)
-            loses = (
-                self._keeps and self._is_open and self._process == os.getpid()
-                and self.steps > self._kept_steps
-            )
-            self._abandon()
+            try:
+                loses = (
+                    self._keeps and self._is_open and self._process == os.getpid()
+                    and self.steps > self._kept_steps
+                )
+            except errors.Error:  # it has ended, or this is within a callback of it
+                loses = False
+            finally:
+                self._abandon()
             if loses:
                 warnings.warn(
                     f"hotrow.EmbeddingCollection: {kind.__name__} ended `with`, so what was trained "
