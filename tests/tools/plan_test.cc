@@ -449,7 +449,7 @@ TEST(PlanTest, AThousandTablesTakeLessThanTwoSeconds) {
                     ", dim: ", 16 << (i % 4), ", optimizer: rowwise_adagrad, hotness: ", 1 + i % 7,
                     ", zipf: 1.", i % 30 + 10, "}\n");
   }
-  const auto seconds = [begin = std::clock()]() mutable {  // of the processor, since the last call
+  auto seconds = [begin = std::clock()]() mutable {  // of the processor, since the last call
     const std::clock_t now = std::clock();
     return static_cast<double>(now - std::exchange(begin, now)) / CLOCKS_PER_SEC;
   };
