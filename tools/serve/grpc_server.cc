@@ -151,6 +151,8 @@ class Calls : public grpc::Service {
     const auto call = [handler = std::move(handler)](Calls*, grpc::ServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* out) {
+      // Its client has gone before the message was there.
+      if (!bytes->Valid()) return grpc::Status::CANCELLED;
       return GrpcStatus(Caught("answering a call", [&] { return handler(context, *bytes, out); }));
     };
     paths_.push_back(absl::StrCat(std::string(kServicePath), name));
@@ -208,8 +210,8 @@ class Calls : public grpc::Service {
 
   absl::Status Infer(grpc::ServerContext* context, const grpc::ByteBuffer& bytes,
                      grpc::ByteBuffer* out) {
-    HttpRequest request = {.method = "POST",
-                           .path = absl::StrCat(std::string(kServicePath), "ModelInfer"),
+    HttpRequest request = {.method = "gRPC",
+                           .path = "ModelInfer",
                            .bytes_elsewhere = static_cast<int64_t>(bytes.Length()),
                            .client = context->peer()};
     request.begin_ns = request.read_ns = NowNanos();
@@ -226,7 +228,9 @@ class Calls : public grpc::Service {
                        "allows; try again later"));
     }
     ScoringService::InferCall call;
-    const auto left = context->deadline() - std::chrono::system_clock::now();
+    // A deadline that is too far away for gRPC comes as any time, before 1970, too.
+    const auto left = std::max(context->deadline(), std::chrono::system_clock::time_point()) -
+                      std::chrono::system_clock::now();
     call.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
     call.parse = [&](const ModelVersion& model) -> absl::StatusOr<InferRequest> {
       inference::ModelInferRequest message;
