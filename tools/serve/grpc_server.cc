@@ -1,6 +1,7 @@
 #include "tools/serve/grpc_server.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/impl/service_type.h>
@@ -26,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -53,6 +55,9 @@ constexpr int64_t kConnectionBytes = 64 << 10;
 // A connection is then told to end, so that clients spread over servers, and what does not come to
 // an end has one.
 constexpr int kConnectionAgeMillis = 300'000;
+// At the end connections are closed when no call was there at so many looks.
+constexpr int kQuietLooks = 20;
+constexpr std::chrono::milliseconds kLook(10);
 
 grpc::Status GrpcStatus(const absl::Status& status) {
   // Both number errors alike.
@@ -120,6 +125,8 @@ class Calls : public grpc::Service {
         });
   }
 
+  int64_t answering() const { return answering_; }
+
  private:
   using Handler = std::function<absl::Status(grpc::ServerContext* context,
                                              const grpc::ByteBuffer& bytes, grpc::ByteBuffer* out)>;
@@ -129,6 +136,12 @@ class Calls : public grpc::Service {
     const char* method;
     std::string path;
     const char* member;
+  };
+
+  struct Place {
+    std::atomic<int64_t>& taken;
+    const int64_t before = taken.fetch_add(1);
+    ~Place() { taken.fetch_sub(1); }
   };
 
   static Question Get(std::string path, const char* member = "") {
@@ -148,9 +161,9 @@ class Calls : public grpc::Service {
   }
 
   void Add(const char* name, Handler handler) {
-    const auto call = [handler = std::move(handler)](Calls*, grpc::ServerContext* context,
-                                                     const grpc::ByteBuffer* bytes,
-                                                     grpc::ByteBuffer* out) {
+    const auto call = [this, handler = std::move(handler)](Calls*, grpc::ServerContext* context,
+                                                           const grpc::ByteBuffer* bytes,
+                                                           grpc::ByteBuffer* out) {
       // Its client has gone before the message was there.
       if (!bytes->Valid()) return grpc::Status::CANCELLED;
       return GrpcStatus(Caught("answering a call", [&] { return handler(context, *bytes, out); }));
@@ -215,11 +228,6 @@ class Calls : public grpc::Service {
                            .bytes_elsewhere = static_cast<int64_t>(bytes.Length()),
                            .client = context->peer()};
     request.begin_ns = request.read_ns = NowNanos();
-    struct Place {
-      std::atomic<int64_t>& taken;
-      const int64_t before = taken.fetch_add(1);
-      ~Place() { taken.fetch_sub(1); }
-    };
     const Place place = {infer_calls_};
     if (place.before >= infer_calls_max_) {
       return absl::ResourceExhaustedError(
@@ -252,6 +260,7 @@ class Calls : public grpc::Service {
   ScoringService& service_;
   const int64_t infer_calls_max_;
   std::atomic<int64_t> infer_calls_{0};
+  std::atomic<int64_t> answering_{0};
   std::list<std::string> paths_;  // which gRPC points to
 };
 
@@ -341,7 +350,19 @@ class AcceptingGrpcServer : public GrpcServer {
   void Stop(int64_t grace_ms) override {
     if (acceptor_ != nullptr) acceptor_->Stop();
     if (server_ == nullptr || std::exchange(stopped_, true)) return;
+    // gRPC also waits for clients that are silent, which nobody else does once no call is there.
+    std::atomic<bool> has_ended = false;
+    absl::StatusOr<std::thread> ending = StartThread("the end of a gRPC server", [&] {
+      for (int quiet = 0; quiet < kQuietLooks;) {
+        std::this_thread::sleep_for(kLook);
+        if (has_ended) return;
+        quiet = calls_.answering() == 0 ? quiet + 1 : 0;
+      }
+      grpc_server_cancel_all_calls(server_->c_server());
+    });
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(grace_ms));
+    has_ended = true;
+    if (ending.ok()) ending->join();
     server_->Wait();
   }
 

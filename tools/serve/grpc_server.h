@@ -37,7 +37,8 @@ class GrpcServer {
 
   virtual int32_t port() const = 0;
   // Takes no new connections, tells clients to go elsewhere, and waits until calls that are there
-  // are answered: after grace_ms they are ended. Once or more; one thread at a time.
+  // are answered: after grace_ms they are ended. Silent connections end where there are none. Once
+  // or more; one thread at a time.
   virtual void Stop(int64_t grace_ms) = 0;
 };
 
