@@ -166,6 +166,7 @@ class Calls : public grpc::Service {
                                                            grpc::ByteBuffer* out) {
       // Its client has gone before the message was there.
       if (!bytes->Valid()) return grpc::Status::CANCELLED;
+      const Place place = {answering_};
       return GrpcStatus(Caught("answering a call", [&] { return handler(context, *bytes, out); }));
     };
     paths_.push_back(absl::StrCat(std::string(kServicePath), name));
