@@ -45,8 +45,9 @@ VERSIONS = (
     "models/saving/manifest.cc", "models/saving/portable_manifest.cc",
     "models/delta/delta_manifest.cc", "store/host/host_snapshot_impl.h",
     "store/ssd/ssd_manifest_impl.h", "store/ssd/ssd_format_impl.h", "store/ssd/ssd_image_impl.h",
-    "store/rocks/rocks_dir.cc", "embedding/serving/row_file_impl.h", "models/data/vocabulary.cc",
-    "models/data/packed_format.cc", "cache/access_trace.cc",
+    "store/rocks/rocks_dir.cc", "embedding/serving/row_file_impl.h",
+    "embedding/serving/row_levels.cc", "models/data/vocabulary.cc", "models/data/packed_format.cc",
+    "cache/access_trace.cc",
 )
 
 # What a page's `dlrm ...` stands for: a small job. `...` itself is no argument.
