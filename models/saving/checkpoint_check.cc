@@ -36,17 +36,6 @@ absl::StatusOr<CheckpointReport::File> SizeOf(Env& env, const std::string& path)
   return out;
 }
 
-// The table of each number in Part::table_rows: a store has those with narrow rows first.
-absl::StatusOr<std::vector<size_t>> StoreOrder(const SavedModel& model) {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(model));
-  std::vector<size_t> order(tables.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return tables[a].layout().row_bytes < tables[b].layout().row_bytes;
-  });
-  return order;
-}
-
 // Manifest, names and sizes; no rows. has_part: which parts can be read at all.
 absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
                                       std::vector<bool>* has_part) {
@@ -111,7 +100,8 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
   }
   out.part_rows.assign(model.parts.size(), -1);
   out.table_rows.assign(model.tables.size(), 0);
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<size_t> order, StoreOrder(model));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(model));
+  const std::vector<StoreTable> stored = StoreTablesOf(tables);
   for (size_t r = 0; r < model.parts.size(); ++r) {
     const std::vector<int64_t>& rows = model.parts[r].table_rows;
     if (rows.empty()) {
@@ -119,7 +109,7 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
       break;
     }
     out.part_rows[r] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-    for (size_t t = 0; t < rows.size(); ++t) out.table_rows[order[t]] += rows[t];
+    for (size_t t = 0; t < rows.size(); ++t) out.table_rows[stored[t].table] += rows[t];
   }
   if (!out.table_rows.empty()) {
     out.rows = std::accumulate(out.table_rows.begin(), out.table_rows.end(), int64_t{0});

@@ -43,18 +43,6 @@ constexpr int64_t kRecordOverhead = 32;
 
 Env& EnvOf(Env* env) { return env != nullptr ? *env : PosixEnv(); }
 
-// Narrow rows first, the order in which a collection gives its tables to a store.
-std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables) {
-  std::vector<StoreTable> out;
-  for (size_t i = 0; i < tables.size(); ++i) {
-    out.push_back({static_cast<uint32_t>(i), tables[i].layout().row_bytes});
-  }
-  std::stable_sort(out.begin(), out.end(), [](const StoreTable& a, const StoreTable& b) {
-    return a.row_bytes < b.row_bytes;
-  });
-  return out;
-}
-
 // Tells the rows that an export leaves out, and adds up what they are.
 class LeftOut {
  public:

@@ -16,6 +16,17 @@
 
 namespace hotrow {
 
+std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables) {
+  std::vector<StoreTable> out;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    out.push_back({static_cast<uint32_t>(i), tables[i].layout().row_bytes});
+  }
+  std::stable_sort(out.begin(), out.end(), [](const StoreTable& a, const StoreTable& b) {
+    return a.row_bytes < b.row_bytes;
+  });
+  return out;
+}
+
 SnapshotNames::SnapshotNames(const std::string& owner, bool exclusive) : exclusive_(exclusive) {
   const std::string path = AbsolutePath(owner);
   // 31 bits, not 0: a manifest's numbers are signed to some readers, and 0 names no snapshot.

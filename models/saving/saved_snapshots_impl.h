@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "models/saving/portable_tables.h"
 #include "models/saving/saved_model.h"
 #include "store/row_store.h"
 
@@ -18,6 +19,9 @@ namespace hotrow {
 
 // Snapshots of stores, as saved models and checkpoints use them: their names, the files of those of
 // memory stores, and what ranks tell each other about them.
+
+// The order in which a collection gives its tables to a store: narrow rows first.
+std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables);
 
 // Names the snapshots of one owner, which is the directory of a saved model or of checkpoints.
 // Several owners may keep snapshots in one store, and each removes only its own. The upper half of

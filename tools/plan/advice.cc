@@ -27,23 +27,24 @@ struct Remedy {
   double samples_per_second = 0;
 };
 
+// Whether an SSD that wears out too soon lasts longer.
+bool LastsLonger(const Plan& before, const Plan& after) {
+  if (before.disk.life_years <= 0 || before.disk.life_years >= kYearsMin) return false;
+  return after.disk.life_years <= 0 || after.disk.life_years > before.disk.life_years * kLonger;
+}
+
 // "12,000 samples/s instead of 9,000, 1.2 years of the SSD instead of 0.6".
 std::string Gain(const Plan& before, const Plan& after) {
   std::string out = absl::StrCat(FormatAmount(after.samples_per_second), " samples/s instead of ",
                                  FormatAmount(before.samples_per_second));
-  if (before.disk.life_years <= 0 || before.disk.life_years >= kYearsMin) return out;
+  if (!LastsLonger(before, after)) return out;
   if (after.disk.life_years <= 0) {
     absl::StrAppend(&out, ", and nothing is written to an SSD");
-  } else if (after.disk.life_years > before.disk.life_years * kLonger) {
+  } else {
     absl::StrAppendFormat(&out, ", %.1f years of the SSD instead of %.1f", after.disk.life_years,
                           before.disk.life_years);
   }
   return out;
-}
-
-bool LastsLonger(const Plan& before, const Plan& after) {
-  if (before.disk.life_years <= 0) return false;
-  return after.disk.life_years <= 0 || after.disk.life_years > before.disk.life_years * kLonger;
 }
 
 }  // namespace
