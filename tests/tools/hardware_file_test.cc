@@ -221,22 +221,6 @@ TEST(CalibratedPlanTest, StagesAreMeasuredCostsTimesTheirCounts) {
   EXPECT_THAT(PlanText(spec, plan), HasSubstr("a \"quoted\" machine"));
 }
 
-// Rates of layers were measured with what those write; what a part writes beside them comes on top.
-TEST(CalibratedPlanTest, WhatAPartWritesMovesInMemory) {
-  const std::string common = "hardware: m.yaml\nstore: memory\ncache_bytes: 0\n";
-  const auto seconds = [&](const std::string& model) {
-    const auto plan = MakePlan(Spec(common + model));
-    HOTROW_EXPECT_OK(plan);
-    return plan.ok() ? StageSeconds(*plan, "dense layers") : 0;
-  };
-  EXPECT_NEAR(seconds("model: {parts: [{name: pairs, activations: 5000}]}\n"),
-              1000 * 5000 * 34 / 2e10, 1e-9);
-  const std::string map = "{name: map, inputs: 16, outputs: 64}";
-  EXPECT_NEAR(seconds("model: {parts: [" + map + ", {name: pairs, activations: 5000}]}\n") -
-                  seconds("model: {parts: [" + map + "]}\n"),
-              1000 * 5000 * 34 / 2e10, 1e-9);
-}
-
 double ChainSeconds(const Plan& plan, const std::string& name) {
   for (const PlanChain& chain : plan.chains) {
     if (chain.name == name) return chain.seconds;

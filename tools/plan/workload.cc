@@ -11,15 +11,6 @@
 #include "embedding/tiers/tiered_table.h"
 
 namespace hotrow {
-namespace {
-
-// What a number that a part writes, beside the outputs of its maps, moves in the memory of a CPU:
-// forward it is written, which reads its place first, and read; backward it is read again, and its
-// gradient is written and read. That is 28 bytes; of DIN's pairs, with the rows that they are made
-// of, 34.
-constexpr double kPartBytesOfCpu = 34;
-
-}  // namespace
 
 double SecondsAt(double amount, double per_second) {
   return amount <= 0      ? 0
@@ -167,14 +158,12 @@ void Workload::AddDenseModel() {
     }
   }
   if (model.top_inputs > 0) top = model.top_inputs;
-  const double part_bytes =
-      !has_gpu() && hardware.calibrated() ? kPartBytesOfCpu : hardware.activation_bytes;
   for (const int32_t size : model.top) top = layer(top, size);
   for (const PlanPart& part : model.parts) {
     if (part.outputs > 0) map(part.count, part.rows, part.inputs, part.outputs);
     dense_parameters += part.count * part.parameters;
     activations += part.count * part.activations;
-    dense_bytes += part_bytes * part.count * part.activations;
+    dense_bytes += hardware.activation_bytes * part.count * part.activations;
     const double macs = part.count * part.macs;
     dense_macs += macs;
     // Work on single vectors, like the dot interaction of short ones.
@@ -188,7 +177,7 @@ double Workload::DenseSeconds(double count) const {
   if (spec.model.inputs_16_bits && hardware.dense_flops_16 > 0) {
     seconds *= hardware.dense_flops / hardware.dense_flops_16;
   }
-  if (dense_bytes > 0) seconds += count * dense_bytes / near_bytes_per_second();
+  if (has_gpu_costs()) seconds += count * dense_bytes / near_bytes_per_second();
   return count > 0 ? seconds : 0;
 }
 

@@ -82,8 +82,7 @@ struct Workload {
   // inputs.
   double dense_sample_seconds = 0;
   double activations = 0;  // floats a sample
-  // What a sample moves in memory beside the products: on a GPU with measured costs of all layers,
-  // on a measured CPU of parts; otherwise 0.
+  // What a sample moves in the memory of a GPU beside the products; without measured costs 0.
   double dense_bytes = 0;
 
   double ranks() const { return spec.ranks; }
